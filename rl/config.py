@@ -1,0 +1,280 @@
+"""The run's schema: closed dataclasses, one sentence per field. Imports neither torch nor ray.
+
+`configs/` composes values for it (Hydra); `rl/plan.py` checks every number before anything starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RunConfig:
+    """Where the run lives."""
+
+    name: str = "default"
+    """Folder under `root`; an existing one is refused unless `overwrite`."""
+    root: str = "runs"
+    overwrite: bool = False
+
+
+@dataclass
+class PolicyConfig:
+    """Which weights the run starts from."""
+
+    init: str = "warm"
+    """warm (the committed start of the preset), scratch (random), or a folder with safetensors weights."""
+
+
+@dataclass
+class QuantConfig:
+    """Quantisation-aware training, the same in learner and engine."""
+
+    expert_weights: str = "mxfp4"
+    """Fake-quantisation of routed experts' weights: mxfp4 or none."""
+    expert_activations: str = "mxfp8"
+    """Fake-quantisation of the inputs of routed experts' GEMMs: mxfp8 or none."""
+    scale_rule: str = "even"
+    """Shared-exponent rule: even (compressed-tensors) or floor (OCP)."""
+
+
+@dataclass
+class ModelConfig:
+    """The policy's architecture."""
+
+    kind: str = "k3"
+    """k3 (our family, by preset) or hf (a Hugging Face causal language model folder)."""
+    preset: str = "tiny"
+    """Preset of the K3 family: tiny, tiny_odd, small, k3, k31_pro."""
+    path: str | None = None
+    """Folder of a Hugging Face model (kind=hf)."""
+    quant: QuantConfig = field(default_factory=QuantConfig)
+
+
+@dataclass
+class EngineConfig:
+    """The generation engines."""
+
+    kind: str = "native"
+    """native (K3 family) or vllm (Hugging Face models)."""
+    replicas: int = 2
+    """Engine actors; requests are spread over them."""
+    threads: int = 1
+    """CPU threads of each engine."""
+    max_batch: int = 128
+    """Sequences decoded at once by each engine; more wait."""
+    max_context: int = 512
+    """Longest sequence (prompt and output), in tokens."""
+    record_routes: bool = True
+    """Record the experts of every token, for router replay in the learner."""
+    request_timeout_s: float = 120.0
+    """A request that takes longer is an error naming the engine."""
+
+
+@dataclass
+class RolloutConfig:
+    """Workers that run episodes."""
+
+    workers: int = 2
+    """Rollout worker actors."""
+    episodes_per_worker: int = 512
+    """Episodes that one worker runs at once; more groups wait."""
+    group_timeout_s: float = 180.0
+    """Deadline of one group from its dispatch; then it is re-dispatched once, then retired."""
+    min_group: int = 2
+    """Valid samples below which a group carries no signal and is retired as too small."""
+
+
+@dataclass
+class EnvsConfig:
+    """The mixture over environments."""
+
+    names: list[str] = field(default_factory=lambda: ["*"])
+    """Catalogue ids or globs (`primer/*`), or import paths `package.module:Class`."""
+    exclude: list[str] = field(default_factory=list)
+    """Catalogue ids or globs left out."""
+    levels: list[int] = field(default_factory=lambda: [1, 2])
+    """Levels that training draws from (those that an environment has)."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """Relative weight by id or glob; 1 where nothing matches."""
+    adaptive: bool = True
+    """Prefer tasks whose solve rate is near one half: weight s(1-s) + floor, per environment, level and effort."""
+    floor: float = 0.05
+    """Weight that keeps solved and unsolved environments in the mixture."""
+
+
+@dataclass
+class EffortLevel:
+    """One effort's share and price."""
+
+    enabled: bool = True
+    share: float = 1.0
+    """Relative share of groups."""
+    lam: float = 0.0
+    """Price of one base length b0 of output tokens, taken from right answers only, in reward units."""
+    tau: float = 8.0
+    """Budget as a multiple of the task's base length b0; longer counts as failed."""
+
+
+@dataclass
+class EffortConfig:
+    """Effort-conditioned reward: outcome - lam x cost on right answers, and a budget override."""
+
+    kind: str = "budget"
+    """budget (price and override), price (price only), or none (outcome alone: the negative control)."""
+    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.15, tau=3.0))
+    medium: EffortLevel = field(default_factory=lambda: EffortLevel(enabled=False, lam=0.05, tau=4.0))
+    high: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.02, tau=6.0))
+    max: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.0, tau=12.0))
+    warmup_steps: int = 5
+    """Steps with neither price nor override: capability first."""
+    ramp_steps: int = 10
+    """Steps over which the price rises from 0 to lam; the override speaks when the ramp ends."""
+    override_all_failed: bool = False
+    """Whether the budget override speaks in groups without a success (length pressure there is known to collapse training)."""
+
+
+@dataclass
+class AlgorithmConfig:
+    """The estimator and the loss."""
+
+    advantage: str = "length_weighted"
+    """length_weighted (default), grpo, dr_grpo, rloo, reinforce_pp."""
+    loss: str = "two_sided"
+    """two_sided (ratio mask with squared-log regulariser, default), ppo_clip, dapo, gspo, cispo."""
+    group_size: int = 8
+    """Samples of one task and effort."""
+    groups_per_step: int = 32
+    """Groups in one optimizer step."""
+    max_staleness: int = 0
+    """0 synchronous, 1 one step off, more: asynchronous, in weight versions."""
+    temperature: float = 1.0
+    """Sampling temperature of training rollouts; must be positive."""
+    clip_low: float = 0.5
+    """Two-sided mask: ratios below are masked; clip losses: 1 - clip range."""
+    clip_high: float = 2.0
+    """Two-sided mask: ratios above are masked; clip losses: 1 + clip range."""
+    kl_tau: float = 0.01
+    """Weight of the squared log-ratio to the behaviour policy."""
+    correction: str = "none"
+    """Off-policy correction: none, tis (truncated importance sampling), icepop, sequence_mask; metrics are always on."""
+    tis_cap: float = 2.0
+    """Cap of the truncated importance weight."""
+    dynamic_sampling: bool = True
+    """Groups whose raw outcomes are all equal are retired with their reason and replaced."""
+    max_sampling_rounds: int = 4
+    """Groups sampled for one step at most, in multiples of groups_per_step; then the step trains on what it has."""
+    env_advantage_scale: bool = True
+    """Divide advantages by a running RMS per environment, so that no domain dominates."""
+
+
+@dataclass
+class LearnerConfig:
+    """DeepSpeed learners."""
+
+    ranks: int = 2
+    expert_parallel: int = 2
+    """Ranks that share the experts; must divide ranks and the number of experts."""
+    zero_stage: int = 1
+    optimizer: str = "adamw"
+    """adamw or muon."""
+    lr: float = 3.0e-4
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    warmup_steps: int = 2
+    """Steps of linear learning-rate warm-up."""
+    clip_grad_norm: float = 1.0
+    """Norm over expert and shared parameters together."""
+    micro_tokens: int = 8192
+    """Padded tokens of one micro-batch at most."""
+    threads: int = 1
+    router_replay: bool = True
+    """Train with the experts that the engine chose."""
+    balance: bool = False
+    """Update the router's selection bias by quantile balancing (off in RL while routes are replayed)."""
+    max_step_kl: float = 0.1
+    """Mean KL to the behaviour policy above which an alert is written."""
+    timeout_s: float = 300.0
+    """Deadline of one learner call."""
+
+
+@dataclass
+class SandboxConfig:
+    """Where multi-turn environments happen."""
+
+    backend: str = "bwrap"
+    """bwrap (local bubblewrap)."""
+    max_live: int = 64
+    """Sandboxes alive at once on one worker; more episodes wait."""
+    lifetime_s: float = 600.0
+    """Hard lifetime of one sandbox."""
+    memory_mb: int = 512
+    store: str | None = None
+    """Folder of snapshots; inside the run folder by default."""
+
+
+@dataclass
+class EvaluationConfig:
+    """Held-out tasks, the same before and after."""
+
+    tasks: int = 1008
+    """Tasks before and after, spread evenly over environments and efforts; each sampled at temperature 1 and greedy."""
+    during_tasks: int = 252
+    """Tasks of the evaluations in between (sampled only)."""
+    every: int = 25
+    """Steps between evaluations; 0: only before and after."""
+    greedy: bool = True
+
+
+@dataclass
+class WandbConfig:
+    """The copy of the log in wandb."""
+
+    mode: str = "offline"
+    """offline, online or disabled."""
+    project: str = "jointrl"
+
+
+@dataclass
+class LoggingConfig:
+    """What the run writes."""
+
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    rollouts: bool = True
+    """Write every trajectory to rollouts/step_N.jsonl."""
+    checkpoint_every: int = 10
+    keep_checkpoints: int = 2
+    progress: bool = True
+    """Progress bar on the terminal."""
+
+
+@dataclass
+class ControlsConfig:
+    """What must not be trained on."""
+
+    exclude_tags: list[str] = field(default_factory=list)
+    """Environments and tasks with one of these tags are left out; the audit is in the run folder."""
+
+
+@dataclass
+class Config:
+    """A whole run."""
+
+    steps: int = 60
+    """Optimizer steps."""
+    seed: int = 0
+    """Base seed: tasks, efforts and samples derive from it, never from a rank."""
+    run: RunConfig = field(default_factory=RunConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    envs: EnvsConfig = field(default_factory=EnvsConfig)
+    effort: EffortConfig = field(default_factory=EffortConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    controls: ControlsConfig = field(default_factory=ControlsConfig)

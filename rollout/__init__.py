@@ -1,0 +1,1 @@
+"""To be described by the engineer of this room."""
