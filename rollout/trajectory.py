@@ -144,7 +144,12 @@ class Trajectory:
                     "versions": n.versions.tolist(),
                     "sampling": None
                     if s is None
-                    else {"temperature": s.temperature, "max_tokens": s.max_tokens, "seed": s.seed, "stop_ids": list(s.stop_ids)},
+                    else {
+                        "temperature": s.temperature,
+                        "max_tokens": s.max_tokens,
+                        "seed": s.seed,
+                        "stop_ids": list(s.stop_ids),
+                    },
                     "snapshot": n.snapshot,
                     "routes": None if n.routes is None else n.routes.tolist(),
                 }
