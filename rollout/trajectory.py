@@ -216,6 +216,31 @@ class GroupOrder:
     purpose: str = "train"
     """train or eval; evaluation may be greedy and is never trained on."""
 
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable row: what the ledger needs to dispatch the order again."""
+        return {
+            "id": self.id,
+            "task": self.task.to_json(),
+            "effort": str(self.effort),
+            "seeds": list(self.seeds),
+            "temperature": self.temperature,
+            "budget": self.budget,
+            "purpose": self.purpose,
+        }
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> GroupOrder:
+        """Inverse of `to_json`."""
+        return GroupOrder(
+            row["id"],
+            Task.from_json(row["task"]),
+            Effort(row["effort"]),
+            tuple(row["seeds"]),
+            row["temperature"],
+            row["budget"],
+            row["purpose"],
+        )
+
 
 @dataclass(eq=False)
 class Group:

@@ -1,0 +1,111 @@
+"""A checkpoint is a folder with a manifest of hashes, written last, renamed into place.
+
+The old ones stay until the new one verifies; `latest` skips what does not verify and says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+"""Raised when the layout changes; a checkpoint of another format is refused with both numbers."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that is missing, torn or altered; the message names the file."""
+
+
+def save(
+    root: Path, step: int, write: Callable[[Path], None], state: Callable[[], dict[str, Any]], keep: int = 2
+) -> Path:
+    """Write `root/step_{step}`: `write(folder)` puts the learners' files there, `state()` is stored as state.json.
+
+    Only after the new folder has been renamed into place and verified are the oldest beyond `keep` deleted.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    final = root / f"step_{step:06d}"
+    tmp = root / f".tmp-{final.name}-{os.getpid()}"
+    shutil.rmtree(tmp, ignore_errors=True)
+    tmp.mkdir()
+    write(tmp)
+    (tmp / "state.json").write_text(json.dumps(state()))
+    files = {}
+    for path in sorted(p for p in tmp.rglob("*") if p.is_file()):
+        files[str(path.relative_to(tmp))] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        _fsync(path)
+    (tmp / MANIFEST).write_text(json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1))
+    _fsync(tmp / MANIFEST)
+    verify(tmp)
+    if final.exists():  # a resumed run passes the same step again: the newer attempt wins
+        os.rename(final, root / f".tmp-old-{final.name}")
+    os.rename(tmp, final)
+    _fsync(root)
+    for old in _folders(root)[:-keep] if keep > 0 else []:
+        shutil.rmtree(old)
+    for torn in root.glob(".tmp-*"):
+        shutil.rmtree(torn, ignore_errors=True)
+    return final
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Check every file's size and hash; returns the manifest. Raises CheckpointError naming the file at fault."""
+    path = folder / MANIFEST
+    if not path.exists():
+        raise CheckpointError(f"{folder} has no {MANIFEST}: it was not finished")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as e:
+        raise CheckpointError(f"{path} is not readable: {e}") from e
+    if manifest["format"] != FORMAT:
+        raise CheckpointError(f"{folder} has format {manifest['format']}; this version reads format {FORMAT}")
+    for name, want in manifest["files"].items():
+        file = folder / name
+        if not file.exists():
+            raise CheckpointError(f"{file} is missing")
+        if file.stat().st_size != want["bytes"]:
+            raise CheckpointError(f"{file} has {file.stat().st_size} bytes, the manifest says {want['bytes']}")
+        if _sha256(file) != want["sha256"]:
+            raise CheckpointError(f"{file} does not have the manifest's sha256")
+    return manifest
+
+
+def latest(root: Path) -> tuple[Path | None, list[str]]:
+    """The newest folder that verifies (None if there is none), and a sentence for each newer one that was skipped."""
+    skipped = []
+    for folder in reversed(_folders(root)):
+        try:
+            verify(folder)
+            return folder, skipped
+        except CheckpointError as e:
+            skipped.append(str(e))
+    return None, skipped
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """The state that `save` stored."""
+    state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    return state
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(root.glob("step_*"), key=lambda p: int(p.name.split("_")[1])) if root.exists() else []
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,135 @@
+"""Which environment, level, effort and task comes next: one stateful, resumable stream over hundreds of environments."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from environments.base import Environment
+from environments.task import Split, Task
+from rewards.efforts import Effort
+from rl.config import Config
+from rollout.trajectory import GroupOrder
+
+_DECAY = 0.8
+"""Memory of a cell's solve rate per group: about the last five groups, since the policy moves."""
+
+
+@dataclass
+class Cell:
+    """One (environment, level, effort): how often it was drawn and its recent solve rate (0.5 until seen)."""
+
+    draws: int = 0
+    solve: float = 0.5
+
+
+def sample_seed(base: int, task: str, effort: str, sample: int) -> int:
+    """The seed of one sample in 63 bits: a function of (base, task, effort, sample), never of a rank or a worker."""
+    digest = hashlib.blake2b(f"{base}|{task}|{effort}|{sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class Mixture:
+    """Draws groups; cells near one half solve rate are preferred, none is starved (weight s(1-s) + floor).
+
+    The n-th draw depends on (seed, n) and on the cells' solve rates alone, so a restored mixture continues as if it had
+    never stopped. Raises ValueError if no environment has an enabled effort and a configured level.
+    """
+
+    def __init__(self, config: Config, environments: list[Environment]) -> None:
+        self.config = config
+        self.environments = {e.id: e for e in environments}
+        self.drawn = 0
+        self.indices: dict[tuple[str, int], int] = {}
+        self.cells: dict[tuple[str, int, Effort], Cell] = {}
+        self.base_weight: dict[tuple[str, int, Effort], float] = {}
+        for env in environments:
+            levels = [lv for lv in config.envs.levels if lv in env.levels] or [min(env.levels)]
+            efforts = [e for e in env.efforts if getattr(config.effort, str(e)).enabled]
+            total = sum(getattr(config.effort, str(e)).share for e in efforts) * len(levels)
+            for level in levels:
+                for effort in efforts:
+                    share = getattr(config.effort, str(effort)).share
+                    if share > 0:
+                        self.cells[env.id, level, effort] = Cell()
+                        self.base_weight[env.id, level, effort] = _env_weight(config, env.id) * share / total
+        if not self.cells:
+            raise ValueError("no environment has an enabled effort with a positive share: check envs.* and effort.*")
+
+    def order(self, group_size: int) -> GroupOrder:
+        """The next group: one task, one effort, `group_size` seeds."""
+        rng = random.Random(f"{self.config.seed}|mixture|{self.drawn}")
+        keys = list(self.cells)
+        adaptive, floor = self.config.envs.adaptive, self.config.envs.floor
+        weights = [
+            self.base_weight[k] * (4 * c.solve * (1 - c.solve) + floor if adaptive else 1.0)
+            for k, c in self.cells.items()
+        ]
+        env_id, level, effort = rng.choices(keys, weights)[0]
+        index = self.indices.get((env_id, level), 0)
+        self.indices[env_id, level] = index + 1
+        self.cells[env_id, level, effort].draws += 1
+        task = self.environments[env_id].task("train", index, level, self.config.seed)
+        id = f"g{self.drawn:06d}"
+        self.drawn += 1
+        seeds = tuple(sample_seed(self.config.seed, task.id, effort, i) for i in range(group_size))
+        return GroupOrder(id, task, effort, seeds, temperature=self.config.algorithm.temperature)
+
+    def observe(self, task: Task, effort: Effort, solved: float) -> None:
+        """Tell the mixture a finished group's solve rate over its valid samples, in [0, 1]."""
+        cell = self.cells[task.environment, task.level, effort]
+        cell.solve = _DECAY * cell.solve + (1 - _DECAY) * solved
+
+    def seed_solve_rates(self, rates: dict[tuple[str, int, Effort], float]) -> None:
+        """Start cells from an evaluation, so that the first steps already prefer what can be learned."""
+        for key, rate in rates.items():
+            if key in self.cells:
+                self.cells[key].solve = rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-serialisable state."""
+        return {
+            "seed": self.config.seed,
+            "drawn": self.drawn,
+            "indices": [[*k, v] for k, v in self.indices.items()],
+            "cells": [[e, lv, str(ef), c.draws, c.solve] for (e, lv, ef), c in self.cells.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore; raises ValueError if seed or cells differ from this configuration."""
+        theirs = {(e, lv, Effort(ef)) for e, lv, ef, _, _ in state["cells"]}
+        if state["seed"] != self.config.seed or theirs != set(self.cells):
+            odd = sorted(str(k) for k in theirs ^ set(self.cells))[:3]
+            raise ValueError(f"the checkpoint's mixture does not fit this configuration (seed or cells differ: {odd})")
+        self.drawn = state["drawn"]
+        self.indices = {(e, lv): n for e, lv, n in state["indices"]}
+        for e, lv, ef, draws, solve in state["cells"]:
+            self.cells[e, lv, Effort(ef)] = Cell(draws, solve)
+
+
+def held_out(config: Config, environments: list[Environment], n: int) -> list[tuple[Task, Effort]]:
+    """The n held-out (task, effort) pairs of this configuration, spread evenly: always the same, whatever was trained.
+
+    Efforts and levels rotate within each environment; tasks come from the test split, which no training prompt is in.
+    """
+    split: Split = "test"
+    pairs: list[tuple[Task, Effort]] = []
+    for i in range(n):
+        env = environments[i % len(environments)]
+        k = i // len(environments)
+        efforts = [e for e in env.efforts if getattr(config.effort, str(e)).enabled]
+        levels = [lv for lv in config.envs.levels if lv in env.levels] or [min(env.levels)]
+        effort = efforts[k % len(efforts)]
+        level = levels[(k // len(efforts)) % len(levels)]
+        pairs.append((env.task(split, k, level), effort))
+    return pairs
+
+
+def _env_weight(config: Config, id: str) -> float:
+    for pattern, weight in config.envs.weights.items():
+        if fnmatch.fnmatch(id, pattern):
+            return weight
+    return 1.0
