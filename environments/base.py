@@ -44,7 +44,7 @@ class Draft:
 class Environment:
     """Base class. A single-turn environment overrides `draw` and `grade` (and `demonstrate`, if it can teach).
 
-    Instances are cheap, picklable and hold no episode state: what an episode needs is in the conversation and the sandbox.
+    Instances are cheap, picklable and hold no episode state: what an episode needs is in conversation and sandbox.
     """
 
     id: ClassVar[str] = ""

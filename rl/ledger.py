@@ -2,7 +2,7 @@
 
 An append-only JSON-lines file, flushed line by line, is the record; the state in memory is its replay. A resume from a
 checkpoint appends a `rollback` to the sequence number that the checkpoint remembers: what came after it belongs to
-weights that no longer exist, and those groups are planned again with the same ids and seeds.
+weights that no longer exist. What was in flight then is planned again, with the same ids and seeds.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ class Ledger:
         self._write({"event": "retired", "group": id, "reason": reason})
 
     def rollback(self, seq: int) -> None:
-        """Forget what came after `seq` (a checkpoint's sequence number). Raises LedgerError if seq is in the future."""
+        """Forget what came after `seq` (a checkpoint's), and plan again what was outstanding then.
+
+        Raises LedgerError if seq is in the future.
+        """
         if seq > self.seq:
             raise LedgerError(f"the checkpoint is at ledger line {seq}, but {self.path} has only {self.seq}")
         self._write({"event": "rollback", "to": seq})
@@ -141,12 +144,17 @@ class Ledger:
             kept = [e for e in self._events if e["seq"] <= event["to"]]
             self._events, self.entries = [], {}
             for old in kept:
-                self._step(old)
-                self._events.append(old)
+                self._apply_to_state(old)
+        self._apply_to_state(event)
+        self.seq = event["seq"]
+
+    def _apply_to_state(self, event: dict[str, Any]) -> None:
+        if event["event"] == "rollback":
+            for entry in self.outstanding():  # what was in flight or waiting died with the process
+                entry.state = GroupState.PLANNED
         else:
             self._step(event)
-            self._events.append(event)
-        self.seq = event["seq"]
+        self._events.append(event)
 
     def _step(self, event: dict[str, Any]) -> None:
         new = GroupState(event["event"])

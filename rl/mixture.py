@@ -1,4 +1,4 @@
-"""Which environment, level, effort and task comes next: one stateful, resumable stream over hundreds of environments."""
+"""Which environment, level, effort and task comes next: one stateful, resumable stream over all environments."""
 
 from __future__ import annotations
 

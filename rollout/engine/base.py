@@ -35,7 +35,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """One continuation. token_ids int32 [T], logprobs float32 [T], versions int32 [T]; routes: see `Node.routes`, or None."""
+    """One continuation: token_ids int32 [T], logprobs float32 [T], versions int32 [T]; routes: see `Node.routes`."""
 
     token_ids: np.ndarray
     logprobs: np.ndarray
@@ -79,11 +79,11 @@ class Engine(Protocol):
     """
 
     async def generate(self, request: GenerateRequest) -> list[Generation]:
-        """Sample every continuation; raises EngineNotReady, or ValueError for a prompt that does not fit the context."""
+        """Sample every continuation; raises EngineNotReady, or ValueError for a prompt beyond the context."""
         ...
 
     async def update_weights(self, manifest: WeightManifest, buckets: list[Any]) -> int:
-        """Load a whole version: buckets are object references to {name: ndarray}; verifies, then serves it; returns the version.
+        """Load, verify and serve a whole version; returns it. Buckets are object references to {name: ndarray}.
 
         Raises ValueError naming the tensor whose checksum, shape or dtype differs; the engine then refuses to generate.
         """

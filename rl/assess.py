@@ -1,0 +1,97 @@
+"""From a finished group to what the learner needs: shaped rewards, advantages, or the reason why it is not trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from rewards.effort import EffortReward
+from rl.algorithms import ADVANTAGES  # noqa
+from rl.stats import GroupStats
+from rollout.trajectory import Group
+
+
+class Retired(StrEnum):
+    """Why a finished group is not trained; every member is counted."""
+
+    TOO_FEW_VALID = "too_few_valid"
+    """Fewer valid samples than `rollout.min_group`: nothing to compare."""
+    ALL_SOLVED = "all_solved"
+    """Every raw outcome is the same success: no signal (dynamic sampling)."""
+    ALL_FAILED = "all_failed"
+    """Every raw outcome is the same failure: no signal (dynamic sampling)."""
+    STALE = "stale"
+    """Sampled on weights older than `algorithm.max_staleness` allows."""
+
+
+@dataclass(eq=False)
+class Assessed:
+    """One group with its numbers, each float64 or bool of shape [G] in the order of the trajectories."""
+
+    group: Group
+    raw: np.ndarray
+    """Outcome reward; 0 where invalid."""
+    valid: np.ndarray
+    lengths: np.ndarray
+    """Output tokens."""
+    shaped: np.ndarray
+    """After effort shaping; 0 where invalid."""
+    advantages: np.ndarray
+    """0 where invalid."""
+    retired: Retired | None
+
+    @property
+    def solve_rate(self) -> float | None:
+        """Share of valid samples that are solved; None without a valid one."""
+        return float((self.raw[self.valid] >= 1.0).mean()) if self.valid.any() else None
+
+
+def assess(
+    group: Group, reward: EffortReward, base_length: float, step: int, estimator: str, min_group: int, dynamic: bool
+) -> Assessed:
+    """Shape the rewards, estimate the advantages, and decide by the RAW outcomes whether the group has a signal."""
+    graded = [t.grade for t in group.trajectories]
+    valid = np.array([g is not None and g.valid for g in graded])
+    raw = np.array([g.reward if g is not None and g.reward is not None else 0.0 for g in graded])
+    lengths = np.array([t.output_tokens for t in group.trajectories], dtype=np.float64)
+    shaped = reward.shape(raw, valid, lengths, group.order.effort, base_length, step)
+    advantages = ADVANTAGES[estimator](GroupStats(shaped, valid, lengths))
+    retired = None
+    if valid.sum() < min_group:
+        retired = Retired.TOO_FEW_VALID
+    elif dynamic and np.ptp(raw[valid]) < 1e-9:
+        retired = Retired.ALL_SOLVED if raw[valid].max() >= 1.0 else Retired.ALL_FAILED
+    return Assessed(group, raw, valid, lengths, shaped, advantages, retired)
+
+
+def step_metrics(groups: list[Assessed]) -> dict[str, Any]:
+    """Outcome metrics of one step: pooled, by effort and by environment; invalid samples are counted, never averaged."""
+    out: dict[str, Any] = {"groups": len(groups)}
+    rows = [
+        (a.group.order.task.environment, str(a.group.order.effort), a.raw[i], a.shaped[i], a.lengths[i], a.valid[i], t)
+        for a in groups
+        for i, t in enumerate(a.group.trajectories)
+    ]
+    for t in (r[6] for r in rows):
+        for key in (f"stop/{t.stop}", f"grade/{t.grade.status if t.grade else 'none'}"):
+            out[key] = out.get(key, 0) + 1
+    out["samples"] = len(rows)
+    out["samples_invalid"] = sum(not r[5] for r in rows)
+
+    def put(suffix: str, chosen: list[tuple]) -> None:
+        good = [r for r in chosen if r[5]]
+        if good:
+            out[f"solve_rate/{suffix}"] = float(np.mean([r[2] >= 1.0 for r in good]))
+            out[f"reward/{suffix}"] = float(np.mean([r[2] for r in good]))
+            out[f"shaped_reward/{suffix}"] = float(np.mean([r[3] for r in good]))
+            out[f"tokens_p50/{suffix}"] = float(np.median([r[4] for r in good]))
+
+    put("all", rows)
+    for effort in sorted({r[1] for r in rows}):
+        put(f"all/{effort}", [r for r in rows if r[1] == effort])
+    for env in sorted({r[0] for r in rows}):
+        put(env, [r for r in rows if r[0] == env])
+    return out

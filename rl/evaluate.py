@@ -1,0 +1,93 @@
+"""Held-out tasks, the same before, during and after: what each environment and effort can do, and at what length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from environments.task import Task
+from rewards.efforts import Effort
+from rl.mixture import sample_seed
+from rollout.trajectory import Group, GroupOrder, Trajectory
+
+_Z = 1.96
+"""Two-sided 95 % normal quantile."""
+
+
+def orders(pairs: list[tuple[Task, Effort]], label: str, base_seed: int, greedy: bool) -> list[GroupOrder]:
+    """One order of one sample per pair at temperature 1, and one more at temperature 0 if `greedy`."""
+    out = []
+    for purpose, temperature in (("sampled", 1.0), ("greedy", 0.0))[: 2 if greedy else 1]:
+        for i, (task, effort) in enumerate(pairs):
+            seed = sample_seed(base_seed, task.id, effort, 0)
+            out.append(GroupOrder(f"eval/{label}/{purpose}/{i:05d}", task, effort, (seed,), temperature, purpose="eval"))
+    return out
+
+
+def row(order: GroupOrder, trajectory: Trajectory | None) -> dict[str, Any]:
+    """One evaluation row; a lost episode has reward None and stop `lost`, and is counted, never scored 0."""
+    grade = trajectory.grade if trajectory else None
+    return {
+        "environment": order.task.environment,
+        "effort": str(order.effort),
+        "level": order.task.level,
+        "split": "test",
+        "task_id": order.task.id,
+        "purpose": "greedy" if order.temperature == 0 else "sampled",
+        "reward": grade.reward if grade else None,
+        "status": str(grade.status) if grade else "lost",
+        "tokens": trajectory.output_tokens if trajectory else 0,
+        "stop": str(trajectory.stop) if trajectory else "lost",
+    }
+
+
+def rows(groups: list[Group], lost: list[GroupOrder]) -> list[dict[str, Any]]:
+    """Rows of all finished groups and lost orders, in the order of the orders' ids."""
+    pairs = [(g.order, t) for g in groups for t in g.trajectories]
+    every = [(o.id, row(o, t)) for o, t in pairs] + [(o.id, row(o, None)) for o in lost]
+    return [r for _, r in sorted(every, key=lambda x: x[0])]
+
+
+def summary(rows: list[dict[str, Any]], purpose: str = "sampled") -> dict[str, float]:
+    """Metrics of one evaluation: `solve/<scope>`, its 95 % half-width `ci/<scope>`, `tokens_p50/<scope>`.
+
+    Scopes: macro (mean over environments), all, all/<effort>, <environment>. Masked rows are counted in `invalid`.
+    """
+    chosen = [r for r in rows if r["purpose"] == purpose]
+    good = [r for r in chosen if r["reward"] is not None]
+    out: dict[str, float] = {"n": float(len(chosen)), "invalid": float(len(chosen) - len(good))}
+
+    def put(scope: str, some: list[dict[str, Any]]) -> None:
+        if some:
+            rate, half = wilson(sum(r["reward"] >= 1.0 for r in some), len(some))
+            out[f"solve/{scope}"], out[f"ci/{scope}"] = rate, half
+            out[f"tokens_p50/{scope}"] = float(np.median([r["tokens"] for r in some]))
+
+    put("all", good)
+    for effort in sorted({r["effort"] for r in good}):
+        put(f"all/{effort}", [r for r in good if r["effort"] == effort])
+    environments = sorted({r["environment"] for r in good})
+    for env in environments:
+        put(env, [r for r in good if r["environment"] == env])
+    if environments:
+        out["solve/macro"] = float(np.mean([out[f"solve/{e}"] for e in environments]))
+    return out
+
+
+def wilson(right: int, n: int) -> tuple[float, float]:
+    """Observed rate and the half-width of its 95 % Wilson score interval. Raises ValueError for n = 0."""
+    if n <= 0:
+        raise ValueError("an interval needs at least one sample")
+    p = right / n
+    half = _Z * float(np.sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n))) / (1 + _Z**2 / n)
+    return p, half
+
+
+def solve_rates(rows: list[dict[str, Any]]) -> dict[tuple[str, int, Effort], float]:
+    """Sampled solve rate of every (environment, level, effort), shrunk to one half by two pseudo-samples."""
+    cells: dict[tuple[str, int, Effort], list[float]] = {}
+    for r in rows:
+        if r["purpose"] == "sampled" and r["reward"] is not None:
+            cells.setdefault((r["environment"], r["level"], Effort(r["effort"])), []).append(r["reward"])
+    return {k: (sum(v) + 1.0) / (len(v) + 2.0) for k, v in cells.items()}

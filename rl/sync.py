@@ -1,0 +1,43 @@
+"""Versioned weights: learners -> buckets -> engines, verified by checksum before a token is sampled on them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+if TYPE_CHECKING:
+    from rl.learner.group import LearnerGroup
+
+
+class SyncError(RuntimeError):
+    """An engine did not take the weights; the message names it."""
+
+
+def sync(learners: LearnerGroup, engines: dict[str, Any], version: int, timeout_s: float) -> dict[str, float]:
+    """Push the learners' weights to every engine as `version`; returns metrics of the push.
+
+    Buckets travel through the object store once, whatever the number of engines. Raises SyncError naming the engine that
+    failed, is late (timeout_s, seconds), or serves another version afterwards.
+    """
+    begin = time.monotonic()
+    manifest, buckets = learners.export(version)
+    exported = time.monotonic()
+    calls = {name: engine.update_weights.remote(manifest, buckets) for name, engine in engines.items()}
+    deadline = exported + timeout_s
+    for name, call in calls.items():
+        try:
+            served = ray.get(call, timeout=max(0.0, deadline - time.monotonic()))
+        except ray.exceptions.GetTimeoutError as e:
+            raise SyncError(f"engine {name} did not load version {version} within {timeout_s:.0f} s") from e
+        except ray.exceptions.RayError as e:
+            raise SyncError(f"engine {name} refused version {version}: {e}") from e
+        if served != version:
+            raise SyncError(f"engine {name} serves version {served} after the push of {version}")
+    return {
+        "sync/export_s": exported - begin,
+        "sync/load_s": time.monotonic() - exported,
+        "sync/tensors": float(len(manifest.tensors)),
+        "sync/version": float(version),
+    }
