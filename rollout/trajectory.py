@@ -217,6 +217,26 @@ class GroupOrder:
     """train or eval; evaluation may be greedy and is never trained on."""
 
     def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable row: all that is needed to dispatch the group again."""
+        return {
+            "id": self.id,
+            "task": self.task.to_json(),
+            "effort": str(self.effort),
+            "seeds": list(self.seeds),
+            "temperature": self.temperature,
+            "budget": self.budget,
+            "purpose": self.purpose,
+        }
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> GroupOrder:
+        """Inverse of `to_json`; unknown or missing fields raise TypeError."""
+        row = dict(row)
+        row["task"], row["effort"] = Task.from_json(row["task"]), Effort(row["effort"])
+        row["seeds"] = tuple(row["seeds"])
+        return GroupOrder(**row)
+
+    def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable row: what the ledger needs to dispatch the order again."""
         return {
             "id": self.id,
@@ -250,3 +270,18 @@ class Group:
     trajectories: list[Trajectory]
     worker: str = ""
     dispatches: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable row with everything of the group."""
+        return {
+            "order": self.order.to_json(),
+            "trajectories": [t.to_json() for t in self.trajectories],
+            "worker": self.worker,
+            "dispatches": self.dispatches,
+        }
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> Group:
+        """Inverse of `to_json`."""
+        trajectories = [Trajectory.from_json(t) for t in row["trajectories"]]
+        return Group(GroupOrder.from_json(row["order"]), trajectories, row["worker"], row["dispatches"])

@@ -31,6 +31,8 @@ class GenerateRequest:
     id: str
     prompt_ids: np.ndarray
     sampling: tuple[Sampling, ...]
+    keep: bool = False
+    """A next turn will follow: the engine may keep the state at the end of each continuation, to extend it then."""
 
 
 @dataclass(frozen=True, eq=False)

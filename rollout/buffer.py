@@ -1,0 +1,151 @@
+"""Groups wait here between rollout and learner: admission by staleness, k-of-n, oldest first.
+
+Staleness is counted in weight versions: the version that the learner is about to improve, minus the oldest version among
+a group's sampled tokens. The bound is kept by admission, not by throwing finished work away: discarding stale groups
+would train on quick tasks only (slow ones are always the stale ones).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rollout.trajectory import Group, GroupOrder
+
+
+class RolloutBuffer:
+    """Finished groups of training, and the count of those that may still be started.
+
+    groups_per_step: groups of one optimizer step; max_staleness: versions (0 = synchronous); min_group: valid samples
+    below which a group is refused. Raises ValueError for numbers that could never give a batch.
+    """
+
+    def __init__(self, groups_per_step: int, max_staleness: int, min_group: int = 2, version: int = 0) -> None:
+        if groups_per_step < 1 or max_staleness < 0 or min_group < 1:
+            raise ValueError(
+                f"a buffer needs groups_per_step >= 1, max_staleness >= 0 and min_group >= 1, "
+                f"got {groups_per_step}, {max_staleness}, {min_group}"
+            )
+        self.groups_per_step = groups_per_step
+        self.max_staleness = max_staleness
+        self.min_group = min_group
+        self.version = version
+        self._consumed = version * groups_per_step
+        """Slots used by steps so far: a step uses groups_per_step of them, also where it trained on fewer groups."""
+        self._waiting: list[Group] = []
+        self._started: dict[str, int] = {}
+        """Groups in flight and the version that was served when they were started."""
+        self.counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def in_flight(self) -> int:
+        """Groups that were started and have neither arrived nor been given up."""
+        return len(self._started)
+
+    def capacity(self) -> int:
+        """Groups that may be started now without ever exceeding the staleness bound (AReaL's staleness manager).
+
+        (max_staleness + version + 1) x groups_per_step - accepted, where accepted = consumed + waiting + in flight.
+        """
+        accepted = self._consumed + len(self._waiting) + len(self._started)
+        return max(0, (self.max_staleness + self.version + 1) * self.groups_per_step - accepted)
+
+    def start(self, order: GroupOrder) -> None:
+        """A group of this order is being generated from the present version on. Raises ValueError if it already is."""
+        if order.id in self._started or any(g.order.id == order.id for g in self._waiting):
+            raise ValueError(f"group {order.id} was already started")
+        self._started[order.id] = self.version
+
+    def give_up(self, group_id: str) -> None:
+        """The group will not arrive (retired by the scheduler): its slot is free again."""
+        self._started.pop(group_id, None)
+
+    def put(self, group: Group) -> str | None:
+        """Accept a finished group, or return the reason for which it is refused; its slot is then free again.
+
+        Raises ValueError for a group that was not started, so that nothing can be trained twice.
+        """
+        if self._started.pop(group.order.id, None) is None:
+            raise ValueError(f"group {group.order.id} is not in flight: it arrived twice, or was never started")
+        reason = self._refusal(group)
+        self.counts["accepted" if reason is None else reason.split(":")[0]] += 1
+        if reason is None:
+            self._waiting.append(group)
+        return reason
+
+    def ready(self, groups: int | None = None) -> bool:
+        """Whether `take` can serve `groups` (groups_per_step by default) without making a group in flight too old.
+
+        A group in flight that would be too stale after the next step is waited for: its deadline bounds the wait.
+        """
+        n = self.groups_per_step if groups is None else groups
+        return len(self._waiting) >= n and not self.overdue()
+
+    def overdue(self) -> list[str]:
+        """Ids of the groups in flight that must arrive before the next step, or they would exceed the bound."""
+        return [i for i, v in self._started.items() if self.version + 1 - v > self.max_staleness]
+
+    def take(self, groups: int | None = None) -> list[Group]:
+        """Remove and return up to `groups` groups, oldest version first, then in order of arrival: one step's batch.
+
+        The step's slots count as used until `advance`; nothing is started on their behalf in between.
+        """
+        n = self.groups_per_step if groups is None else groups
+        order = sorted(range(len(self._waiting)), key=lambda i: (oldest_version(self._waiting[i]), i))[:n]
+        batch = [self._waiting[i] for i in order]
+        taken = set(order)
+        self._waiting = [g for i, g in enumerate(self._waiting) if i not in taken]
+        self._consumed = max(self._consumed, (self.version + 1) * self.groups_per_step)
+        return batch
+
+    def staleness(self, group: Group) -> int:
+        """Versions between the oldest sampled token of the group and the version that is being improved."""
+        return self.version - oldest_version(group)
+
+    def advance(self, version: int) -> None:
+        """The engines serve this version now. Raises ValueError if it goes backwards (use `load_state_dict`)."""
+        if version < self.version:
+            raise ValueError(f"the weight version cannot go back from {self.version} to {version}")
+        self.version = version
+        self._consumed = max(self._consumed, version * self.groups_per_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: waiting groups and counters. Groups in flight are the ledger's: started again."""
+        return {
+            "version": self.version,
+            "groups_per_step": self.groups_per_step,
+            "counts": dict(self.counts),
+            "waiting": [g.to_json() for g in self._waiting],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of `state_dict`; the accepted count follows from the version, so no burst comes after a recovery.
+
+        Raises ValueError if groups_per_step differs: versions would no longer count the same slots.
+        """
+        if state["groups_per_step"] != self.groups_per_step:
+            raise ValueError(
+                f"the checkpoint's buffer has groups_per_step {state['groups_per_step']}, this run {self.groups_per_step}"
+            )
+        self.version = state["version"]
+        self._consumed = self.version * self.groups_per_step
+        self._waiting = [Group.from_json(row) for row in state["waiting"]]
+        self._started = {}
+        self.counts = Counter(state["counts"])
+
+    def _refusal(self, group: Group) -> str | None:
+        valid = sum(t.grade is not None and t.grade.valid for t in group.trajectories)
+        if valid < self.min_group:
+            return f"too_small: {valid} valid of {len(group.trajectories)}, at least {self.min_group} needed"
+        if self.staleness(group) > self.max_staleness:
+            return f"stale: sampled on version {oldest_version(group)}, now {self.version}"
+        return None
+
+
+def oldest_version(group: Group) -> int:
+    """Oldest weight version among the sampled tokens of the group's valid trajectories; a large number if none."""
+    ranges = [t.version_range()[0] for t in group.trajectories if t.grade is not None and t.grade.valid]
+    return min((v for v in ranges if v >= 0), default=1 << 60)
