@@ -1,7 +1,7 @@
 """Groups wait here between rollout and learner: admission by staleness, k-of-n, oldest first.
 
-Staleness is counted in weight versions: the version that the learner is about to improve, minus the oldest version among
-a group's sampled tokens. The bound is kept by admission, not by throwing finished work away: discarding stale groups
+Staleness is counted in weight versions: the version that the learner is about to improve, minus the oldest version
+among a group's sampled tokens. The bound is kept by admission, not by throwing finished work away: discarding stale groups
 would train on quick tasks only (slow ones are always the stale ones).
 """
 
@@ -128,7 +128,8 @@ class RolloutBuffer:
         """
         if state["groups_per_step"] != self.groups_per_step:
             raise ValueError(
-                f"the checkpoint's buffer has groups_per_step {state['groups_per_step']}, this run {self.groups_per_step}"
+                f"the checkpoint's buffer has groups_per_step {state['groups_per_step']}, "
+                f"this run {self.groups_per_step}"
             )
         self.version = state["version"]
         self._consumed = self.version * self.groups_per_step

@@ -217,26 +217,6 @@ class GroupOrder:
     """train or eval; evaluation may be greedy and is never trained on."""
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable row: all that is needed to dispatch the group again."""
-        return {
-            "id": self.id,
-            "task": self.task.to_json(),
-            "effort": str(self.effort),
-            "seeds": list(self.seeds),
-            "temperature": self.temperature,
-            "budget": self.budget,
-            "purpose": self.purpose,
-        }
-
-    @staticmethod
-    def from_json(row: dict[str, Any]) -> GroupOrder:
-        """Inverse of `to_json`; unknown or missing fields raise TypeError."""
-        row = dict(row)
-        row["task"], row["effort"] = Task.from_json(row["task"]), Effort(row["effort"])
-        row["seeds"] = tuple(row["seeds"])
-        return GroupOrder(**row)
-
-    def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable row: what the ledger needs to dispatch the order again."""
         return {
             "id": self.id,
