@@ -1,0 +1,222 @@
+"""From `key=value` words to one checked Config: Hydra composes `configs/`, the schema of rl/config.py closes it.
+
+Hydra alone accepts a misspelt key with `+` in silence, takes the last of two equal keys, and keeps extra keys as
+attributes; here each of these is a UserError that names the nearest key. Hydra is imported when something is composed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from rl.config import Config
+from rl.errors import UserError
+
+CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
+
+RENAMED: dict[str, str] = {
+    "env": "envs.names",
+    "envs.include": "envs.names",
+    "efforts": "effort",
+    "lr": "learner.lr",
+    "optim": "learner",
+    "learning_rate": "learner.lr",
+    "learner.learning_rate": "learner.lr",
+    "batch_size": "algorithm.groups_per_step",
+    "max_tokens": "engine.max_context",
+    "wandb": "logging.wandb.mode",
+    "resume": "the command `jointrl resume RUN`",
+}
+"""Keys of other frameworks and of earlier versions, and what to write instead; a key that is removed is added here."""
+
+
+def groups() -> dict[str, list[str]]:
+    """Config groups and their options, read from the folder names of `configs/`."""
+    return {d.name: sorted(f.stem for f in d.glob("*.yaml")) for d in sorted(CONFIG_DIR.iterdir()) if d.is_dir()}
+
+
+def schema_keys(cls: type = Config, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of the schema, sections included."""
+    hints = get_type_hints(cls)
+    for f in dataclasses.fields(cls):
+        yield prefix + f.name
+        if dataclasses.is_dataclass(hints[f.name]):
+            yield from schema_keys(hints[f.name], f"{prefix}{f.name}.")
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """The known dotted key that was most likely meant: a similar last name counts most, then the same section."""
+
+    def likeness(candidate: str) -> float:
+        (section, _, leaf), (other, _, name) = key.rpartition("."), candidate.rpartition(".")
+        ratio = difflib.SequenceMatcher(None, leaf, name).ratio()
+        words, names = set(leaf.split("_")), set(name.split("_"))
+        within = 0.4 if words < names or names < words else 0.0
+        return ratio + within + 0.5 * difflib.SequenceMatcher(None, section, other).ratio()
+
+    return max(known, key=likeness)
+
+
+def unknown_keys(node: Any, cls: type = Config, prefix: str = "") -> list[str]:
+    """Dotted keys of a composed mapping that the schema does not have; the keys of free dictionaries are not judged."""
+    hints = get_type_hints(cls)
+    found = []
+    for key in node:
+        if key not in hints:
+            found.append(prefix + str(key))
+        elif dataclasses.is_dataclass(hints[key]) and hasattr(node[key], "keys"):
+            found += unknown_keys(node[key], hints[key], f"{prefix}{key}.")
+    return found
+
+
+def compose(overrides: list[str]) -> Config:
+    """The configuration of one run; raises UserError for anything that is not exactly understood."""
+    words = [_check(override) for override in _parse(overrides)]
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    ConfigStore.instance().store(name="schema", node=Config)
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3", job_name="jointrl"):
+            composed = hydra_compose("config", overrides=words)
+        _reject(unknown_keys(composed))
+        return _object(OmegaConf.merge(OmegaConf.structured(Config), composed))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _user_error(error) from None
+
+
+def expand(overrides: list[str]) -> list[list[str]]:
+    """The override lists of a multirun: the product of every `key=a,b`; raises UserError for duplicates."""
+    choices = []
+    for override in _parse(overrides):
+        values = [override.input_line]
+        if override.is_sweep_override():
+            key = override.input_line.partition("=")[0]
+            values = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if len(set(values)) < len(values):
+                raise UserError(f"{override.input_line} names a value twice: the jobs of a multirun must differ")
+        choices.append(values)
+    return [list(job) for job in itertools.product(*choices)]
+
+
+def dump(config: Config) -> str:
+    """The resolved configuration as YAML, every key in it; `load` gives it back."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def load(path: Path) -> Config:
+    """A configuration written by `dump`; raises UserError for a missing file or keys that this version does not have."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: name a run folder that `jointrl runs` lists")
+    stored = OmegaConf.load(path)
+    _reject(unknown_keys(stored))
+    try:
+        return _object(OmegaConf.merge(OmegaConf.structured(Config), stored))
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path}: {_user_error(error)}") from None
+
+
+def difference(config: Any, default: Any = None, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """What differs from the defaults: dotted key -> (default, value)."""
+    default = Config() if default is None else default
+    changes: dict[str, tuple[Any, Any]] = {}
+    for f in dataclasses.fields(config):
+        old, new = getattr(default, f.name), getattr(config, f.name)
+        if dataclasses.is_dataclass(new):
+            changes |= difference(new, old, f"{prefix}{f.name}.")
+        elif old != new:
+            changes[prefix + f.name] = (old, new)
+    return changes
+
+
+def _parse(words: list[str]) -> list[Any]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    parsed = []
+    for word in words:
+        try:
+            parsed += parser.parse_overrides([word])
+        except HydraException as error:
+            hint = f"did you mean +experiment={word}?" if word in groups()["experiment"] else "write key=value"
+            raise UserError(f"{word!r} is not understood: {hint} ({str(error).splitlines()[0]})") from None
+    keys = [o.key_or_group for o in parsed]
+    for key in keys:
+        # A section and a key inside it count as the same: which of them holds would depend on their order.
+        inside = [] if key in groups() else [k for k in keys if k.startswith(f"{key}.")]
+        if keys.count(key) > 1 or inside:
+            given = ", ".join(o.input_line for o in parsed if o.key_or_group in (key, *inside))
+            raise UserError(f"{key} is given more than once ({given}): give it once")
+    return parsed
+
+
+def _check(override: Any) -> str:
+    """The override as Hydra takes it, after checking that its key exists."""
+    key, line = override.key_or_group, override.input_line
+    options = groups()
+    if override.is_delete() or override.package is not None or key.split(".")[0].split("/")[0] == "hydra":
+        raise UserError(f"{line}: only key=value and group=option are understood; set the key's value instead")
+    if override.is_sweep_override():
+        raise UserError(f"{line} lists several values: add -m (--multirun) to run one job for each")
+    value = line.partition("=")[2]
+    if key in options:
+        for option in [value] if not value.startswith("[") else re.findall(r"[\w-]+", value):
+            if option not in options[key]:
+                close = nearest(option, options[key])
+                raise UserError(f"{key} has no option {option!r}: did you mean {close}? ({', '.join(options[key])})")
+        return f"+experiment={value}" if key == "experiment" else f"{key}={value}"
+    keys = list(schema_keys())
+    if key not in keys and not any(key.startswith(free + ".") for free in _free_dictionaries()):
+        _reject([key])
+    return f"++{key}={value}"
+
+
+def _free_dictionaries() -> list[str]:
+    return ["envs.weights"]
+
+
+def _reject(unknown: list[str]) -> None:
+    if unknown:
+        raise _unknown(unknown[0])
+
+
+def _unknown(key: str) -> UserError:
+    if key in RENAMED:
+        return UserError(f"unknown key {key}: use {RENAMED[key]}")
+    return UserError(f"unknown key {key}: did you mean {nearest(key, [*schema_keys(), *groups()])}?")
+
+
+def _object(config: Any) -> Config:
+    from omegaconf import OmegaConf
+
+    result = OmegaConf.to_object(config)
+    assert isinstance(result, Config)
+    return result
+
+
+def _user_error(error: Exception) -> UserError:
+    """Hydra's and OmegaConf's messages in one line: the deepest cause, and the key it is about."""
+    cause = error.__cause__ or error
+    text = str(cause)
+    found = re.search(r"full_key: (\S+)", text)
+    key, first = found.group(1) if found else "", text.splitlines()[0]
+    if re.match(r"Key '\S+' not in", first):
+        return _unknown(key)
+    return UserError(f"{key}: {first}" if key else first)
