@@ -13,11 +13,13 @@ import string
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from model.chat import TOOLS_HEAD, TOOLS_TAIL, VOCABULARY, Mark, byte_symbols, effort_text
+from model.chat import VOCABULARY, byte_symbols
+from model.xtml import TOOLS_HEAD, TOOLS_TAIL, Mark, effort_text
 
 SIZE = 512
 """Entries of the tiny vocabulary; a power of two, so that the head's matrix is even."""
@@ -72,7 +74,7 @@ def byte_pairs(words: Counter[str], count: int) -> list[tuple[str, str]]:
     for _ in range(count):
         pairs: Counter[tuple[str, str]] = Counter()
         for word, parts in pieces.items():
-            for pair in zip(parts, parts[1:], strict=False):
+            for pair in pairwise(parts):
                 pairs[pair] += words[word]
         if not pairs:
             break
@@ -90,12 +92,12 @@ def byte_pairs(words: Counter[str], count: int) -> list[tuple[str, str]]:
 
 def train(texts: Iterable[str]) -> Tokenizer:
     """A tokenizer of SIZE entries from the text parts of rendered conversations."""
-    cut, counts = pre_tokenizer(), Counter()
+    cut = pre_tokenizer()
+    counts: Counter[str] = Counter()
     for text, n in Counter(texts).items():
         for phrase in PHRASES:
             text = text.replace(phrase, "\x00")
         for piece in text.split("\x00"):
-            counts.update({word: 0 for word, _ in cut.pre_tokenize_str(piece)})
             for word, _ in cut.pre_tokenize_str(piece):
                 counts[word] += n
     symbols = {b: c for c, b in byte_symbols().items()}

@@ -1,0 +1,257 @@
+"""K3's chat structure (XTML): messages to marks and texts, and the marks and texts of a sampled turn back to a message.
+
+`<|open|>tag a="v"<|sep|> ... <|close|>tag<|sep|>`, `<|end_of_msg|>`: marks are special ids; tags, attributes and all
+text are ordinary tokens, so text can never forge structure. Source: spec/k3_architecture section 13.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Mark(Enum):
+    """A structural token: it exists as an id only, text that spells it is ordinary."""
+
+    END = "<|end_of_msg|>"
+    OPEN = "<|open|>"
+    CLOSE = "<|close|>"
+    SEP = "<|sep|>"
+    PAD = "<|pad|>"
+
+
+Part = str | Mark
+"""A piece of a rendered conversation: a mark, or text that is encoded on its own."""
+
+Run = tuple[Mark | None, str]
+"""A piece of a sampled turn: a mark, or (None, the text between two marks)."""
+
+TOOLS_HEAD = "# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n"
+TOOLS_TAIL = "\n```"
+
+_JSON_TYPE = {bool: "boolean", int: "number", float: "number", type(None): "null", dict: "object", list: "array"}
+_ATTRIBUTE = re.compile(r' ([a-z]+)="([^"]*)"')
+_BAD = object()
+"""What text gives that is not JSON."""
+
+
+def effort_text(effort: str) -> str:
+    """The body of the effort message, verbatim as K3 was trained on it."""
+    return (
+        "`thinking_effort` guides on how much to think in your thinking channel (not including the response channel), "
+        "supported values include `low`, `medium`, `high`, and `max`.\n"
+        f"Now the system is invoked with `thinking_effort={effort}`."
+    )
+
+
+def compact_json(value: Any) -> str:
+    """JSON without spaces, as K3 writes tool declarations and arguments that are not strings."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# ---- messages to parts
+
+
+def _open(tag: str, **attributes: object) -> list[Part]:
+    text = tag
+    for key, value in attributes.items():
+        text += f' {key}="{str(value).replace("&", "&amp;").replace(chr(34), "&quot;")}"'
+    return [Mark.OPEN, text, Mark.SEP]
+
+
+def _close(tag: str) -> list[Part]:
+    return [Mark.CLOSE, tag, Mark.SEP]
+
+
+def _text(text: str) -> list[Part]:
+    """Content gets a leading space, which reading removes: a symbol is one token (" b") first in a text as inside."""
+    return [" " + text] if text else []
+
+
+def _message(body: list[Part], **attributes: object) -> list[Part]:
+    return [*_open("message", **attributes), *body, *_close("message"), Mark.END]
+
+
+def generation_prefix() -> list[Part]:
+    """What opens the assistant's turn: from here on the policy samples."""
+    return [*_open("message", role="assistant"), *_open("think")]
+
+
+def _call(call: dict, index: int) -> list[Part]:
+    parts = _open("call", tool=call["name"], index=index)
+    arguments = call["arguments"]
+    if isinstance(arguments, dict):
+        for key, value in arguments.items():
+            kind = "string" if isinstance(value, str) else _JSON_TYPE[type(value)]
+            body = value if isinstance(value, str) else compact_json(value)
+            parts += [*_open("argument", key=key, type=kind), *_text(body), *_close("argument")]
+    else:
+        parts += [*_open("json", type="object"), *_text(arguments), *_close("json")]
+    return [*parts, *_close("call")]
+
+
+def assistant_parts(message: dict) -> list[Part]:
+    """The assistant's turn after the generation prefix; its thinking is kept, even when empty."""
+    parts = [*_text(message.get("reasoning_content", "")), *_close("think")]
+    parts += [*_open("response"), *_text(message["content"]), *_close("response")]
+    if calls := message.get("tool_calls"):
+        parts += _open("tools")
+        for index, call in enumerate(calls, start=1):
+            parts += _call(call, index)
+        parts += _close("tools")
+    return [*parts, *_close("message"), Mark.END]
+
+
+def _tool_result(message: dict, index: int) -> list[Part]:
+    name = message.get("name") or message.get("tool_call_id", "").rpartition(":")[0]
+    return _message(_text(message["content"]), role="tool", tool=name, index=index)
+
+
+def conversation_parts(messages: Sequence[dict], tools: Sequence[dict] = (), effort: str | None = None) -> list[Part]:
+    """A whole conversation: tool declarations, effort message, then the messages; no generation prefix at the end."""
+    parts: list[Part] = []
+    if tools:
+        declared = [{"type": "function", "function": dict(tool)} for tool in tools]
+        body = TOOLS_HEAD + compact_json(json.loads(json.dumps(declared, sort_keys=True))) + TOOLS_TAIL
+        parts += _message([body], role="system", type="tool-declare")
+    if effort is not None:
+        parts += _message([effort_text(effort)], role="system", type="thinking-effort")
+    results = 0
+    for message in messages:
+        results = results + 1 if message["role"] == "tool" else 0  # the index counts within one assistant turn
+        if message["role"] == "assistant":
+            parts += [*generation_prefix(), *assistant_parts(message)]
+        elif message["role"] == "tool":
+            parts += _tool_result(message, results)
+        else:
+            parts += _message(_text(message["content"]), role=message["role"])
+    return parts
+
+
+# ---- a sampled turn to a message
+
+
+class _Malformed(Exception):
+    """Control flow inside the reader; `call` is one whose arguments did not parse, kept so that it can be answered."""
+
+    def __init__(self, problem: str, call: dict | None = None) -> None:
+        super().__init__(problem)
+        self.call = call
+
+
+@dataclass
+class _Reader:
+    """Walks over the runs of a turn."""
+
+    runs: list[Run]
+    at: int = 0
+
+    def sees_open(self) -> bool:
+        return self.at < len(self.runs) and self.runs[self.at][0] is Mark.OPEN
+
+    def next(self, mark: Mark, where: str) -> None:
+        if self.at >= len(self.runs):
+            raise _Malformed(f"the turn ends at {where}")
+        if self.runs[self.at][0] is not mark:
+            raise _Malformed(f"expected {mark.value} at {where}")
+        self.at += 1
+
+    def text(self) -> str:
+        if self.at < len(self.runs) and self.runs[self.at][0] is None:
+            self.at += 1
+            return self.runs[self.at - 1][1]
+        return ""
+
+    def content(self) -> str:
+        return self.text().removeprefix(" ")
+
+    def open(self, *tags: str) -> tuple[str, dict[str, str]]:
+        where = f"the start of {tags[0]}"
+        self.next(Mark.OPEN, where)
+        tag, attributes = _attributes(self.text())
+        self.next(Mark.SEP, where)
+        if tag not in tags:
+            raise _Malformed(f"expected {where}, not of {tag or 'nothing'}")
+        return tag, attributes
+
+    def close(self, tag: str) -> None:
+        where = f"the end of {tag}"
+        self.next(Mark.CLOSE, where)
+        name = self.text()
+        self.next(Mark.SEP, where)
+        if name != tag:
+            raise _Malformed(f"expected {where}, not of {name or 'nothing'}")
+
+
+def _attributes(text: str) -> tuple[str, dict[str, str]]:
+    tag, space, rest = text.partition(" ")
+    found = _ATTRIBUTE.findall(space + rest)
+    if "".join(f' {k}="{v}"' for k, v in found) != space + rest:
+        raise _Malformed(f"unreadable attributes {rest!r}")
+    return tag, {k: v.replace("&quot;", '"').replace("&amp;", "&") for k, v in found}
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _BAD
+
+
+def _read_call(r: _Reader, position: int) -> dict:
+    name = r.open("call")[1].get("tool", "")
+    if not name:
+        raise _Malformed("a call names no tool")
+    call: dict = {"id": f"{name}:{position}", "name": name, "arguments": {}}
+    while r.sees_open():
+        tag, given = r.open("argument", "json")
+        body = r.content()
+        r.close(tag)
+        if tag == "json":  # arguments that were not an object when they were written
+            value = _loads(body)
+            return _closed(r, call | {"arguments": value if isinstance(value, dict) else body})
+        key, kind = given.get("key", ""), given.get("type", "string")
+        if not key or key in call["arguments"]:
+            raise _Malformed(f"argument key {key!r} is empty or given twice", call | {"arguments": body})
+        value = body if kind == "string" else _loads(body)
+        if kind != "string" and _JSON_TYPE.get(type(value)) != kind:
+            raise _Malformed(f"argument {key} is not of type {kind}", call | {"arguments": body})
+        call["arguments"][key] = value
+    return _closed(r, call)
+
+
+def _closed(r: _Reader, call: dict) -> dict:
+    r.close("call")
+    return call
+
+
+def read_reply(runs: list[Run], message: dict) -> str | None:
+    """Fill `message` as far as the turn is well formed; None, or one sentence about the first fault. Never raises."""
+    r = _Reader(runs)
+    calls: list[dict] = []
+    try:
+        message["reasoning_content"] = r.content()
+        r.close("think")
+        r.open("response")
+        message["content"] = r.content()
+        r.close("response")
+        if r.sees_open():
+            r.open("tools")
+            while r.sees_open():
+                calls.append(_read_call(r, len(calls)))
+            r.close("tools")
+            if not calls:
+                raise _Malformed("the tools channel has no call")
+        r.close("message")
+        r.next(Mark.END, "the end of the turn")
+        problem = None
+    except _Malformed as error:
+        calls += [error.call] if error.call else []
+        problem = str(error)
+    if calls:
+        message["tool_calls"] = calls
+    return problem
