@@ -1,0 +1,145 @@
+"""Every environment by id. An id or an import path is resolved in the process that uses it: nothing is registered."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+from environments.base import Environment
+from environments.spec import EnvSpec
+
+
+def _primer(domain: str, names: Iterable[str]) -> list[EnvSpec]:
+    """Rows of `primer/<name>`: class `CamelCase` of `environments/primer/<name>.py`."""
+    return [
+        EnvSpec(
+            id=f"primer/{name}",
+            use=f"environments.primer.{name}:{name.title().replace('_', '')}",
+            domain=domain,
+        )
+        for name in names
+    ]
+
+
+def _workshop() -> list[EnvSpec]:
+    """The rows of the multi-turn environments."""
+    if importlib.util.find_spec("environments.workshop.catalogue") is None:
+        return []
+    return list(importlib.import_module("environments.workshop.catalogue").WORKSHOP.values())
+
+
+_ROWS: list[EnvSpec] = [
+    *_primer("strings", ["copy", "reverse", "count", "interleave"]),
+    *_primer("lists", ["sort_letters"]),
+    *_primer("arithmetic", ["largest", "smallest", "addition", "subtraction"]),
+    *_primer("logic", ["bracket_depth", "close_brackets"]),
+    *_primer("tables", ["lookup", "chain"]),
+    *_workshop(),
+]
+
+CATALOGUE: dict[str, EnvSpec] = {spec.id: spec for spec in _ROWS}
+"""Catalogue id -> row."""
+if len(CATALOGUE) != len(_ROWS):
+    raise ValueError("two catalogue rows have the same id")
+
+
+def nearest(name: str) -> str:
+    """`; did you mean X?` for an id or glob that matches nothing, or "" where nothing is near."""
+    close = difflib.get_close_matches(name, list(CATALOGUE), n=1, cutoff=0.4)
+    return (
+        f"; did you mean {close[0]}?" if close else f"; known are {len(CATALOGUE)} ids such as {next(iter(CATALOGUE))}"
+    )
+
+
+def spec_of(name: str) -> EnvSpec:
+    """The row of a catalogue id, or one made for an import path `package.module:Class`.
+
+    Raises ValueError for an unknown id (naming the nearest) and for a path that leads to no Environment.
+    """
+    if name in CATALOGUE:
+        return CATALOGUE[name]
+    if ":" not in name:
+        raise ValueError(f"unknown environment {name!r}{nearest(name)}")
+    cls = _load(name)
+    return EnvSpec(
+        id=cls.id or name,
+        use=name,
+        domain=cls.domain,
+        tags=tuple(cls.tags),
+        efforts=tuple(cls.efforts),
+        levels=tuple(cls.levels),
+        license=cls.license,
+        needs_sandbox=cls.needs_sandbox,
+    )
+
+
+@cache
+def resolve(name: str) -> Environment:
+    """The environment of a catalogue id or an import path; one instance a process (instances hold no episode state).
+
+    Raises ValueError for an unknown id (naming the nearest), ImportError or ValueError for a bad path.
+    """
+    spec = spec_of(name)
+    env: Any = _load(spec.use)(**spec.args)
+    env.id = spec.id
+    return env
+
+
+def select(
+    names: Sequence[str], exclude: Sequence[str] = (), exclude_tags: Sequence[str] = ()
+) -> tuple[list[EnvSpec], list[tuple[str, str]]]:
+    """The rows that names (ids, globs, import paths) select, in catalogue order, and an audit of what was left out.
+
+    Raises ValueError for a name or exclusion that matches nothing, and for an empty selection.
+    """
+    chosen: dict[str, EnvSpec] = {}
+    for name in names:
+        if ":" in name and name not in CATALOGUE:
+            found = [spec_of(name)]
+        else:
+            found = [spec for spec in CATALOGUE.values() if fnmatchcase(spec.id, name)]
+        if not found:
+            raise ValueError(f"no environment matches {name!r}{nearest(name)}")
+        chosen |= {spec.id: spec for spec in found}
+    for pattern in exclude:
+        if not any(fnmatchcase(i, pattern) for i in (*CATALOGUE, *chosen)):
+            raise ValueError(f"exclude {pattern!r} matches no environment{nearest(pattern)}")
+    order = {name: place for place, name in enumerate(CATALOGUE)}
+    kept, audit = [], []
+    for spec in sorted(chosen.values(), key=lambda s: order.get(s.id, len(order))):
+        reason = _why_not(spec, exclude, exclude_tags)
+        if reason:
+            audit.append((spec.id, reason))
+        else:
+            kept.append(spec)
+    if not kept:
+        raise ValueError(f"no environment is left of {list(names)}: {audit}")
+    return kept, audit
+
+
+def _why_not(spec: EnvSpec, exclude: Sequence[str], exclude_tags: Sequence[str]) -> str | None:
+    """Why a selected row is left out, or None."""
+    for pattern in exclude:
+        if fnmatchcase(spec.id, pattern):
+            return f"excluded by {pattern!r}"
+    for tag in exclude_tags:
+        if tag in spec.tags:
+            return f"has the excluded tag {tag!r}"
+    for package in spec.requires:
+        if importlib.util.find_spec(package) is None:
+            return f"needs the package {package!r}, which is not installed"
+    return None
+
+
+def _load(path: str) -> type[Environment]:
+    """The class at `package.module:Class`."""
+    module, _, name = path.partition(":")
+    cls = getattr(importlib.import_module(module), name, None)
+    if not (isinstance(cls, type) and issubclass(cls, Environment)):
+        raise ValueError(f"{path!r} is not an Environment: {module} has no such class")
+    return cls
