@@ -73,9 +73,9 @@ def test_effort_message_is_verbatim_and_short():
     bare, low = TOK.render_prompt([USER]), TOK.render_prompt([USER], effort="low")
     assert len(low) - len(bare) <= 10
     assert TOK.decode(low) == (
-        '<|open|>message role="system" type="thinking-effort"<|sep|>`thinking_effort` guides on how much to think in your '
-        "thinking channel (not including the response channel), supported values include `low`, `medium`, `high`, and "
-        "`max`.\nNow the system is invoked with `thinking_effort=low`.<|close|>message<|sep|><|end_of_msg|>"
+        '<|open|>message role="system" type="thinking-effort"<|sep|>`thinking_effort` guides on how much to think in '
+        "your thinking channel (not including the response channel), supported values include `low`, `medium`, `high`, "
+        "and `max`.\nNow the system is invoked with `thinking_effort=low`.<|close|>message<|sep|><|end_of_msg|>"
         '<|open|>message role="user"<|sep|>reverse: c a d b<|close|>message<|sep|><|end_of_msg|>'
         '<|open|>message role="assistant"<|sep|><|open|>think<|sep|>'
     )
