@@ -1,0 +1,268 @@
+"""Groups and advantages in; padded micro-batches for every rank out. numpy only.
+
+The optimizer step does not depend on how rows are padded, ordered, cut into micro-batches or spread over ranks: every
+shard carries ONE global token count, and every rank gets equally many micro-batches (dummies join the collectives).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rl.algorithms.advantage.reinforce_pp import whiten
+from rl.algorithms.env_scale import EnvScale
+from rollout.trajectory import Group, StopReason, Trajectory
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One segment of one trajectory: what was sampled is what is trained.
+
+    token_ids int32 [T]; mask bool [T] (sampled by the policy); behaviour float32 [T]; temperature float32 [T] (1 where
+    not sampled); routes int16 [T, moe layers, top-k] (-1: not recorded, live routing) or None; advantage: one number,
+    kept apart from the token grid, so that no token mask can take the reward away.
+    """
+
+    id: str
+    token_ids: np.ndarray
+    mask: np.ndarray
+    behaviour: np.ndarray
+    temperature: np.ndarray
+    routes: np.ndarray | None
+    advantage: float
+    environment: int
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """Rows padded to the longest of them. Arrays [B, T]: input_ids int64, mask bool, behaviour, advantage and
+    temperature float32; lengths int64 [B]; environment int64 [B]; routes int16 [B, T, moe layers, top-k] or None.
+
+    Column t of every stream belongs to TOKEN t (predicted from position t - 1); column 0 is never trained.
+    """
+
+    input_ids: np.ndarray
+    lengths: np.ndarray
+    mask: np.ndarray
+    behaviour: np.ndarray
+    advantage: np.ndarray
+    temperature: np.ndarray
+    environment: np.ndarray
+    routes: np.ndarray | None
+
+    @property
+    def padded_tokens(self) -> int:
+        """B x T."""
+        return int(self.input_ids.size)
+
+    @property
+    def dummy(self) -> bool:
+        """Whether it trains nothing and is there for the collectives alone."""
+        return not self.mask.any()
+
+    @staticmethod
+    def of(rows: Sequence[Row], width: int | None = None) -> MicroBatch:
+        """Pad rows on the right to the longest of them (or to `width` tokens)."""
+        size = (len(rows), max(width or 0, *(len(r) for r in rows)))
+        out = MicroBatch(
+            input_ids=np.zeros(size, np.int64),
+            lengths=np.array([len(r) for r in rows], np.int64),
+            mask=np.zeros(size, bool),
+            behaviour=np.zeros(size, np.float32),
+            advantage=np.zeros(size, np.float32),
+            temperature=np.ones(size, np.float32),
+            environment=np.array([r.environment for r in rows], np.int64),
+            routes=_stack_routes(rows, size[1]),
+        )
+        for i, row in enumerate(rows):
+            n = len(row)
+            out.input_ids[i, :n] = row.token_ids
+            out.mask[i, :n] = row.mask
+            out.behaviour[i, :n] = row.behaviour
+            out.advantage[i, :n] = row.advantage
+            out.temperature[i, :n] = row.temperature
+        return out
+
+    @staticmethod
+    def idle() -> MicroBatch:
+        """Two tokens that train nothing: a rank without work goes through the same collectives as the others."""
+        zeros = np.zeros(2, np.float32)
+        return MicroBatch.of(
+            [Row("idle", np.zeros(2, np.int32), np.zeros(2, bool), zeros, np.ones(2, np.float32), None, 0.0, 0)]
+        )
+
+
+def _stack_routes(rows: Sequence[Row], width: int) -> np.ndarray | None:
+    recorded = [r.routes for r in rows if r.routes is not None]
+    if not recorded:
+        return None
+    out = np.full((len(rows), width, *recorded[0].shape[1:]), -1, np.int16)
+    for i, row in enumerate(rows):
+        if row.routes is not None:
+            out[i, : len(row)] = row.routes
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """One rank's part of a batch. `tokens` and `environments` are global: the same in every shard of the batch."""
+
+    micro_batches: list[MicroBatch]
+    tokens: int
+    """Trained tokens of the WHOLE batch, before any correction: the one denominator of the loss."""
+    environments: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainBatch:
+    """The rows of one optimizer step, and the count of everything that was left out, by reason."""
+
+    rows: list[Row]
+    environments: tuple[str, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """Trained tokens: the one denominator of the loss."""
+        return int(sum(int(r.mask.sum()) for r in self.rows))
+
+    def shards(self, ranks: int, micro_tokens: int) -> list[Shard]:
+        """Spread rows over ranks by tokens (longest first, to the lightest rank), cut into micro-batches.
+
+        A micro-batch holds rows of similar length, at most `micro_tokens` padded tokens (a longer row goes alone). All
+        shards have equally many micro-batches, at least one.
+        """
+        if ranks < 1 or micro_tokens < 1:
+            raise ValueError(f"ranks {ranks} and micro_tokens {micro_tokens} must be at least 1")
+        load = [0] * ranks
+        parts: list[list[Row]] = [[] for _ in range(ranks)]
+        for row in sorted(self.rows, key=lambda r: (-len(r), r.id)):
+            lightest = load.index(min(load))
+            parts[lightest].append(row)
+            load[lightest] += len(row)
+        cut = [_cut(part, micro_tokens) for part in parts]
+        count = max(1, *(len(c) for c in cut))
+        return [
+            Shard(
+                [MicroBatch.of(m) for m in c] + [MicroBatch.idle()] * (count - len(c)), self.tokens, self.environments
+            )
+            for c in cut
+        ]
+
+
+def _cut(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
+    """Rows (longest first) into micro-batches of at most `micro_tokens` padded tokens."""
+    out: list[list[Row]] = []
+    for row in rows:
+        if out and (len(out[-1]) + 1) * len(out[-1][0]) <= micro_tokens:
+            out[-1].append(row)
+        else:
+            out.append([row])
+    return out
+
+
+def trainable(trajectory: Trajectory) -> bool:
+    """Whether a trajectory votes in its group and enters the loss: graded, not aborted, and with sampled tokens."""
+    graded = trajectory.grade is not None and trajectory.grade.valid
+    return graded and trajectory.stop not in (StopReason.ABORTED, StopReason.ERROR) and trajectory.output_tokens > 0
+
+
+def build_batch(
+    groups: Sequence[Group],
+    advantages: Sequence[np.ndarray],
+    scale: EnvScale | None = None,
+    whitened: bool = False,
+) -> TrainBatch:
+    """Flatten groups into rows; what trains nothing is left out and counted.
+
+    advantages: one float [G] per group, 0 where the sample was invalid. `scale` takes them in and divides by them per
+    environment; `whitened` (reinforce_pp) normalises over the batch instead. A group whose advantages are all 0 is left
+    out with its tokens, so that it does not dilute the denominator. Raises ValueError for advantages that do not fit
+    their group or are not finite, and for a sampled first token or a temperature that is not positive.
+    """
+    if len(groups) != len(advantages):
+        raise ValueError(f"{len(groups)} groups but {len(advantages)} arrays of advantages")
+    values = [np.asarray(a, dtype=np.float64) for a in advantages]
+    for group, a in zip(groups, values, strict=True):
+        if a.shape != (len(group.trajectories),) or not np.isfinite(a).all():
+            raise ValueError(f"group {group.order.id} has {len(group.trajectories)} samples, advantages {a}")
+    valid = [np.array([trainable(t) for t in g.trajectories], dtype=bool) for g in groups]
+    values = [np.where(v, a, 0.0) for a, v in zip(values, valid, strict=True)]
+    names = [g.order.task.environment for g in groups]
+    silent = [not a.any() for a in values]
+    if whitened:
+        values = whiten(values, valid)
+    if scale is not None:
+        scale.update(zip(names, values, strict=True))
+        values = [a / scale.scale(n) for n, a in zip(names, values, strict=True)]
+    environments = tuple(sorted(set(names)))
+    counts = {"groups": len(groups), "groups_without_signal": sum(silent), "samples": 0}
+    counts |= {"samples_invalid": 0, "samples_without_signal": 0, "segments_without_tokens": 0}
+    rows: list[Row] = []
+    for group, a, v, quiet in zip(groups, values, valid, silent, strict=True):
+        environment = environments.index(group.order.task.environment)
+        for trajectory, advantage, ok in zip(group.trajectories, a, v, strict=True):
+            counts["samples"] += 1
+            if not ok or quiet:
+                counts["samples_invalid" if not ok else "samples_without_signal"] += 1
+                continue
+            for row in _rows(trajectory, float(advantage), environment):
+                if row.mask.any():
+                    rows.append(row)
+                else:
+                    counts["segments_without_tokens"] += 1
+    counts["rows"] = len(rows)
+    counts["tokens"] = int(sum(int(r.mask.sum()) for r in rows))
+    return TrainBatch(rows, environments, counts)
+
+
+def _rows(trajectory: Trajectory, advantage: float, environment: int) -> list[Row]:
+    """One row per segment."""
+    ends = [*trajectory.segments[1:], len(trajectory.nodes)]
+    out = []
+    for begin, end in zip(trajectory.segments, ends, strict=True):
+        nodes = trajectory.nodes[begin:end]
+        if not nodes:
+            continue
+        name = f"{trajectory.id}#{begin}"
+        mask = np.concatenate([n.loss_mask for n in nodes]).astype(bool)
+        temperature = np.concatenate(
+            [np.full(len(n), n.sampling.temperature if n.sampling else 1.0, np.float32) for n in nodes]
+        )
+        if mask.size and mask[0]:
+            raise ValueError(f"{name}: its first token is sampled, but nothing predicts it")
+        if (temperature[mask] <= 0).any():
+            raise ValueError(f"{name}: sampled greedily; log-probs at temperature 0 cannot be trained on")
+        out.append(
+            Row(
+                id=name,
+                token_ids=np.concatenate([n.token_ids for n in nodes]).astype(np.int32),
+                mask=mask,
+                behaviour=np.concatenate([n.logprobs for n in nodes]).astype(np.float32),
+                temperature=np.where(mask, temperature, 1.0).astype(np.float32),
+                routes=_routes(trajectory.id, nodes),
+                advantage=advantage,
+                environment=environment,
+            )
+        )
+    return out
+
+
+def _routes(name: str, nodes: list) -> np.ndarray | None:
+    """Recorded routes of all nodes, int16 [T, L, K]; nodes without a record route live (-1)."""
+    shapes = {n.routes.shape[1:] for n in nodes if n.routes is not None}
+    if not shapes:
+        return None
+    if len(shapes) > 1:
+        raise ValueError(f"{name}: routes of different shapes {sorted(shapes)} in one sequence")
+    tail = shapes.pop()
+    parts = [
+        np.full((len(n), *tail), -1, np.int16) if n.routes is None else n.routes.astype(np.uint16).view(np.int16)
+        for n in nodes
+    ]
+    return np.concatenate(parts)
