@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
@@ -14,15 +14,15 @@ from environments.base import Environment
 from environments.spec import EnvSpec
 
 
-def _primer(domain: str, names: Iterable[str]) -> list[EnvSpec]:
-    """Rows of `primer/<name>`: class `CamelCase` of `environments/primer/<name>.py`."""
+def _primer(domain: str, names: str) -> list[EnvSpec]:
+    """Rows of `primer/<name>` for space-separated names: class `CamelCase` of `environments/primer/<name>.py`."""
     return [
         EnvSpec(
             id=f"primer/{name}",
             use=f"environments.primer.{name}:{name.title().replace('_', '')}",
             domain=domain,
         )
-        for name in names
+        for name in names.split()
     ]
 
 
@@ -34,11 +34,23 @@ def _workshop() -> list[EnvSpec]:
 
 
 _ROWS: list[EnvSpec] = [
-    *_primer("strings", ["copy", "reverse", "count", "interleave"]),
-    *_primer("lists", ["sort_letters"]),
-    *_primer("arithmetic", ["largest", "smallest", "addition", "subtraction"]),
-    *_primer("logic", ["bracket_depth", "close_brackets"]),
-    *_primer("tables", ["lookup", "chain"]),
+    *_primer(
+        "strings",
+        "copy reverse count interleave rotate replace caesar reverse_words expand runs",
+    ),
+    *_primer(
+        "lists",
+        "sort_letters sort_digits position item first_repeat dedupe majority after_last length median",
+    ),
+    *_primer(
+        "arithmetic",
+        "largest smallest compare addition subtraction times_table multiply modulo digit_sum signed_sum clock pair_sum",
+    ),
+    *_primer("numbers", "from_binary to_base parity sequence"),
+    *_primer("logic", "bracket_depth close_brackets boolean walk"),
+    *_primer("sets", "members union common missing"),
+    *_primer("tables", "lookup chain"),
+    *_primer("programs", "assign machine swaps"),
     *_workshop(),
 ]
 
