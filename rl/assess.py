@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rewards.effort import EffortReward
-from rl.algorithms import ADVANTAGES  # noqa
+from rl.algorithms import ADVANTAGES
+from rl.batch import trainable
+from rl.config import Config
 from rl.stats import GroupStats
 from rollout.trajectory import Group
+
+if TYPE_CHECKING:
+    from rewards.effort import EffortReward
 
 
 class Retired(StrEnum):
@@ -23,8 +27,6 @@ class Retired(StrEnum):
     """Every raw outcome is the same success: no signal (dynamic sampling)."""
     ALL_FAILED = "all_failed"
     """Every raw outcome is the same failure: no signal (dynamic sampling)."""
-    STALE = "stale"
-    """Sampled on weights older than `algorithm.max_staleness` allows."""
 
 
 @dataclass(eq=False)
@@ -49,21 +51,22 @@ class Assessed:
         return float((self.raw[self.valid] >= 1.0).mean()) if self.valid.any() else None
 
 
-def assess(
-    group: Group, reward: EffortReward, base_length: float, step: int, estimator: str, min_group: int, dynamic: bool
-) -> Assessed:
-    """Shape the rewards, estimate the advantages, and decide by the RAW outcomes whether the group has a signal."""
-    graded = [t.grade for t in group.trajectories]
-    valid = np.array([g is not None and g.valid for g in graded])
-    raw = np.array([g.reward if g is not None and g.reward is not None else 0.0 for g in graded])
+def assess(group: Group, reward: EffortReward, base_length: float, step: int, config: Config) -> Assessed:
+    """Shape the rewards, estimate the advantages, and decide by the RAW outcomes whether the group has a signal.
+
+    base_length: b0 of the task, in output tokens; step: what the reward's warm-up and ramp count.
+    """
+    valid = np.array([trainable(t) for t in group.trajectories])
+    raw = np.array([t.grade.reward if v and t.grade else 0.0 for t, v in zip(group.trajectories, valid, strict=True)])
     lengths = np.array([t.output_tokens for t in group.trajectories], dtype=np.float64)
     shaped = reward.shape(raw, valid, lengths, group.order.effort, base_length, step)
-    advantages = ADVANTAGES[estimator](GroupStats(shaped, valid, lengths))
+    advantages = ADVANTAGES[config.algorithm.advantage](GroupStats(shaped, valid, lengths))
+    outcome = GroupStats(raw, valid)
     retired = None
-    if valid.sum() < min_group:
+    if outcome.n < config.rollout.min_group:
         retired = Retired.TOO_FEW_VALID
-    elif dynamic and np.ptp(raw[valid]) < 1e-9:
-        retired = Retired.ALL_SOLVED if raw[valid].max() >= 1.0 else Retired.ALL_FAILED
+    elif config.algorithm.dynamic_sampling and outcome.zero_variance:
+        retired = Retired.ALL_SOLVED if outcome.mean >= 1.0 else Retired.ALL_FAILED
     return Assessed(group, raw, valid, lengths, shaped, advantages, retired)
 
 

@@ -22,10 +22,8 @@ class CheckpointError(RuntimeError):
     """A checkpoint that is missing, torn or altered; the message names the file."""
 
 
-def save(
-    root: Path, step: int, write: Callable[[Path], None], state: Callable[[], dict[str, Any]], keep: int = 2
-) -> Path:
-    """Write `root/step_{step}`: `write(folder)` puts the learners' files there, `state()` is stored as state.json.
+def save(root: Path, step: int, write: Callable[[Path], None], state: dict[str, Any], keep: int = 2) -> Path:
+    """Write `root/step_{step}`: `write(folder)` puts the learners' files there, `state` is stored as state.json.
 
     Only after the new folder has been renamed into place and verified are the oldest beyond `keep` deleted.
     """
@@ -35,7 +33,7 @@ def save(
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir()
     write(tmp)
-    (tmp / "state.json").write_text(json.dumps(state()))
+    (tmp / "state.json").write_text(json.dumps(state))
     files = {}
     for path in sorted(p for p in tmp.rglob("*") if p.is_file()):
         files[str(path.relative_to(tmp))] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}

@@ -1,20 +1,23 @@
 """Between the mixture and the learner: plans groups, waits for them, and hands out one step's batch.
 
-One rule serves synchronous and asynchronous training. At most (max_staleness + 1) steps' worth of groups are pending, and
-before a step is trained every group that would otherwise become too old is waited for: with max_staleness 0 these are all
-of them. Nothing is thrown away for being slow, so slow tasks are trained as often as they are drawn.
+One rule serves synchronous and asynchronous training (rollout/buffer.py): groups are started only while they can still be
+trained within `max_staleness`, and before a step is trained every group that would otherwise become too old is waited for;
+with max_staleness 0 these are all of them. Nothing is thrown away for being slow, so slow tasks are trained as often as
+they are drawn. What a synchronous step trains does not depend on the order in which its groups finish.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rl.assess import Assessed, Retired
+from rl.assess import Assessed
 from rl.config import Config
-from rl.ledger import Ledger
+from rl.ledger import GroupState, Ledger, LedgerError
 from rl.mixture import Mixture
+from rollout.buffer import RolloutBuffer
 from rollout.trajectory import Group, GroupOrder
 
 
@@ -44,93 +47,102 @@ class Collector:
         mixture: Mixture,
         ledger: Ledger,
         rollout: Rollout,
-        assess: Callable[[Group, int], Assessed],
-        on_event: Callable[[dict[str, Any]], None],
+        assess: Callable[[Group], Assessed],
+        version: int = 0,
     ) -> None:
-        self.config, self.mixture, self.ledger, self.rollout = config, mixture, ledger, rollout
-        self.assess, self.on_event = assess, on_event
-        self.redo = [GroupOrder.from_json(e.order) for e in ledger.outstanding()]
-        self.in_flight: dict[str, int] = {}
-        """Group id -> weight version when it was dispatched."""
-        self.usable: list[Assessed] = []
+        self.config, self.mixture, self.ledger, self.rollout, self.assess = config, mixture, ledger, rollout, assess
+        a = config.algorithm
+        self.buffer = RolloutBuffer(a.groups_per_step, a.max_staleness, config.rollout.min_group, version)
+        self.redo = [GroupOrder.from_json(e.order) for e in ledger.having(GroupState.PLANNED)]
+        self.waiting: dict[str, Assessed] = {}
         self.seen: list[Assessed] = []
-        """Everything assessed in this step, with and without a signal: what the metrics and the mixture look at."""
-        self.retired: dict[str, int] = {}
+        """Everything assessed for this step, with and without a signal: what the metrics and the mixture look at."""
+        self.retired: Counter[str] = Counter()
         self.drawn = 0
 
-    def batch(self, step: int, version: int) -> list[Assessed]:
-        """The groups of one optimizer step, oldest weights first, then by id.
+    def batch(self) -> list[Assessed]:
+        """The groups of one optimizer step, oldest weights first, then by id; call `advance` when it is trained.
 
         Returns fewer than `groups_per_step` when `max_sampling_rounds` is used up. Raises StarvedError if there are none,
-        and TimeoutError if nothing finishes for `rollout.group_timeout_s` x 3 (dispatch, re-dispatch, margin).
+        and TimeoutError if nothing finishes within three group deadlines (dispatch, re-dispatch, margin).
         """
-        a = self.config.algorithm
-        self.seen, self.retired, self.drawn = [], {}, 0
         last_news = time.monotonic()
         while True:
-            self._fill(version)
-            if not self._must_wait(version) and (len(self.usable) >= a.groups_per_step or not self.in_flight):
+            self._fill()
+            if self.buffer.ready() or not self.buffer.in_flight:
                 break
-            if self.pump(step, version):
-                last_news = time.monotonic()
-            elif time.monotonic() - last_news > 3 * self.config.rollout.group_timeout_s:
-                raise TimeoutError(f"no group finished; waiting for {sorted(self.in_flight)[:8]} of {len(self.in_flight)}")
-        self.usable.sort(key=lambda x: (_oldest(x.group), x.group.order.id))
-        chosen, self.usable = self.usable[: a.groups_per_step], self.usable[a.groups_per_step :]
-        if not chosen:
-            raise StarvedError(
-                f"step {step}: none of {self.drawn} groups has a signal ({self.retired}): "
-                "choose easier levels (envs.levels), more environments, or a better start (policy.init)"
-            )
-        for x in sorted(self.seen, key=lambda x: x.group.order.id):
+            done, lost = self._news()
+            for group in done:
+                self._settle(group)
+            for order, reason in lost:
+                self._give_up(order.id, reason)
+            last_news = self._watch(last_news, bool(done or lost), self.buffer.in_flight)
+        self.seen.sort(key=lambda x: x.group.order.id)
+        for x in self.seen:
             if x.solve_rate is not None:
                 self.mixture.observe(x.group.order.task, x.group.order.effort, x.solve_rate)
-        return chosen
+        chosen = sorted(self.buffer.take(), key=lambda g: g.order.id)
+        if not chosen:
+            raise StarvedError(
+                f"none of {self.drawn} groups has a signal ({dict(self.retired)}): choose other levels (envs.levels), "
+                "more environments (envs.names), or a better start (policy.init)"
+            )
+        return [self.waiting.pop(g.order.id) for g in chosen]
 
-    def pump(self, step: int, version: int, timeout: float = 1.0) -> int:
-        """Take in what finished; returns how many training groups were settled. Evaluation groups are not expected here."""
-        groups = self.rollout.completed(timeout)
-        for group in groups:
-            self._settle(group, step, version)
-        lost = self.rollout.lost()
-        for order, reason in lost:
-            self.in_flight.pop(order.id)
-            self._retire(order.id, reason)
-        return len(groups) + len(lost)
+    def advance(self, version: int) -> None:
+        """The step is trained and the engines serve `version`: a new step begins."""
+        self.buffer.advance(version)
+        self.seen, self.retired, self.drawn = [], Counter(), 0
 
-    def evaluate(self, orders: list[GroupOrder], step: int, version: int) -> tuple[list[Group], list[GroupOrder]]:
-        """Run evaluation orders to the end (training groups that finish meanwhile are kept); groups and lost orders."""
-        waiting = {o.id for o in orders}
+    def evaluate(self, orders: list[GroupOrder]) -> tuple[list[Group], list[tuple[GroupOrder, str]]]:
+        """Run evaluation orders to the end: finished groups, and lost orders with their reasons.
+
+        Training groups that finish meanwhile are kept for the next step.
+        """
+        pending = {o.id for o in orders}
         done: list[Group] = []
-        lost: list[GroupOrder] = []
+        gone: list[tuple[GroupOrder, str]] = []
         self.rollout.submit(orders)
         last_news = time.monotonic()
-        while waiting:
-            news = self.rollout.completed(1.0)
-            for group in news:
-                if group.order.id in waiting:
-                    waiting.discard(group.order.id)
+        while pending:
+            groups, lost = self._news()
+            for group in groups:
+                if group.order.id in pending:
+                    pending.discard(group.order.id)
                     done.append(group)
                 else:
-                    self._settle(group, step, version)
-            for order, reason in self.rollout.lost():
-                if order.id in waiting:
-                    waiting.discard(order.id)
-                    lost.append(order)
-                    self.on_event({"event": "lost_evaluation", "order": order.id, "reason": reason})
+                    self._settle(group)
+            for order, reason in lost:
+                if order.id in pending:
+                    pending.discard(order.id)
+                    gone.append((order, reason))
                 else:
-                    self.in_flight.pop(order.id)
-                    self._retire(order.id, reason)
-            if news:
-                last_news = time.monotonic()
-            elif time.monotonic() - last_news > 3 * self.config.rollout.group_timeout_s:
-                raise TimeoutError(f"evaluation stands still; waiting for {sorted(waiting)[:8]} of {len(waiting)}")
-        return done, lost
+                    self._give_up(order.id, reason)
+            last_news = self._watch(last_news, bool(groups or lost), len(pending))
+        return done, gone
 
-    def _fill(self, version: int) -> None:
+    def metrics(self) -> dict[str, float]:
+        """What was drawn, retired and is pending in this step."""
+        out = {"groups/drawn": float(self.drawn), "groups/in_flight": float(self.buffer.in_flight)}
+        out["groups/waiting"] = float(len(self.buffer))
+        return out | {f"groups/retired/{reason}": float(n) for reason, n in self.retired.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The waiting groups; those in flight are the ledger's."""
+        return {"buffer": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore; raises LedgerError unless the waiting groups are exactly those that the ledger calls finished."""
+        self.buffer.load_state_dict(state["buffer"])
+        held = {g.order.id: g for g in (Group.from_json(row) for row in state["buffer"]["waiting"])}
+        booked = {e.id for e in self.ledger.having(GroupState.FINISHED)}
+        if set(held) != booked:
+            raise LedgerError(f"checkpoint and ledger disagree on finished groups: {sorted(set(held) ^ booked)[:5]}")
+        self.waiting = {id: self.assess(g) for id, g in held.items()}
+
+    def _fill(self) -> None:
         a = self.config.algorithm
-        room = (a.max_staleness + 1) * a.groups_per_step - len(self.usable) - len(self.in_flight)
-        room = min(room, a.max_sampling_rounds * a.groups_per_step - self.drawn)
+        room = min(self.buffer.capacity(), a.max_sampling_rounds * a.groups_per_step - self.drawn)
         orders = []
         for _ in range(max(0, room)):
             if self.redo:
@@ -138,38 +150,40 @@ class Collector:
             else:
                 order = self.mixture.order(a.group_size)
                 self.ledger.plan(order.id, order.to_json())
+            self.ledger.dispatch(order.id)
+            self.buffer.start(order)
             orders.append(order)
         self.drawn += len(orders)
-        for order in orders:
-            self.in_flight[order.id] = version
-            self.ledger.dispatch(order.id)
         if orders:
             self.rollout.submit(orders)
 
-    def _must_wait(self, version: int) -> bool:
-        oldest_allowed = version + 1 - self.config.algorithm.max_staleness
-        return any(v < oldest_allowed for v in self.in_flight.values())
+    def _news(self) -> tuple[list[Group], list[tuple[GroupOrder, str]]]:
+        return self.rollout.completed(1.0), self.rollout.lost()
 
-    def _settle(self, group: Group, step: int, version: int) -> None:
+    def _settle(self, group: Group) -> None:
         id = group.order.id
-        if self.in_flight.pop(id, None) is None:
-            self.on_event({"event": "unexpected_group", "group": id})
-            return
         self.ledger.finish(id)
-        x = self.assess(group, step)
+        x = self.assess(group)
         self.seen.append(x)
-        oldest = _oldest(group)
-        if oldest >= 0 and version - oldest > self.config.algorithm.max_staleness:
-            x.retired = Retired.STALE
         if x.retired:
-            self._retire(id, str(x.retired))
+            self._give_up(id, str(x.retired))
+            return
+        refused = self.buffer.put(group)
+        if refused:
+            self._retire(id, refused.split(":")[0])
         else:
-            self.usable.append(x)
+            self.waiting[id] = x
+
+    def _give_up(self, id: str, reason: str) -> None:
+        self.buffer.give_up(id)
+        self._retire(id, reason)
 
     def _retire(self, id: str, reason: str) -> None:
         self.ledger.retire(id, reason)
-        self.retired[reason] = self.retired.get(reason, 0) + 1
+        self.retired[reason] += 1
 
-
-def _oldest(group: Group) -> int:
-    return min((t.version_range()[0] for t in group.trajectories), default=-1)
+    def _watch(self, last_news: float, news: bool, pending: int) -> float:
+        now = time.monotonic()
+        if not news and now - last_news > 3 * self.config.rollout.group_timeout_s:
+            raise TimeoutError(f"nothing finished for {now - last_news:.0f} s while {pending} groups are pending")
+        return now if news else last_news

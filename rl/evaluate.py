@@ -21,7 +21,9 @@ def orders(pairs: list[tuple[Task, Effort]], label: str, base_seed: int, greedy:
     for purpose, temperature in (("sampled", 1.0), ("greedy", 0.0))[: 2 if greedy else 1]:
         for i, (task, effort) in enumerate(pairs):
             seed = sample_seed(base_seed, task.id, effort, 0)
-            out.append(GroupOrder(f"eval/{label}/{purpose}/{i:05d}", task, effort, (seed,), temperature, purpose="eval"))
+            out.append(
+                GroupOrder(f"eval/{label}/{purpose}/{i:05d}", task, effort, (seed,), temperature, purpose="eval")
+            )
     return out
 
 
@@ -42,10 +44,10 @@ def row(order: GroupOrder, trajectory: Trajectory | None) -> dict[str, Any]:
     }
 
 
-def rows(groups: list[Group], lost: list[GroupOrder]) -> list[dict[str, Any]]:
+def rows(groups: list[Group], lost: list[tuple[GroupOrder, str]]) -> list[dict[str, Any]]:
     """Rows of all finished groups and lost orders, in the order of the orders' ids."""
     pairs = [(g.order, t) for g in groups for t in g.trajectories]
-    every = [(o.id, row(o, t)) for o, t in pairs] + [(o.id, row(o, None)) for o in lost]
+    every = [(o.id, row(o, t)) for o, t in pairs] + [(o.id, row(o, None)) for o, _ in lost]
     return [r for _, r in sorted(every, key=lambda x: x[0])]
 
 

@@ -96,18 +96,17 @@ class Ledger:
         self._write({"event": "retired", "group": id, "reason": reason})
 
     def rollback(self, seq: int) -> None:
-        """Forget what came after `seq` (a checkpoint's), and plan again what was outstanding then.
+        """Forget what came after `seq` (a checkpoint's), and plan again what was in flight then.
 
-        Raises LedgerError if seq is in the future.
+        Groups that were finished stay so: the checkpoint holds them. Raises LedgerError if seq is in the future.
         """
         if seq > self.seq:
             raise LedgerError(f"the checkpoint is at ledger line {seq}, but {self.path} has only {self.seq}")
         self._write({"event": "rollback", "to": seq})
 
-    def outstanding(self) -> list[Entry]:
-        """Groups that are neither trained nor retired, in the order in which they were planned."""
-        closed = (GroupState.TRAINED, GroupState.RETIRED)
-        return [e for e in self.entries.values() if e.state not in closed]
+    def having(self, state: GroupState) -> list[Entry]:
+        """Groups in this state, in the order in which they were planned."""
+        return [e for e in self.entries.values() if e.state is state]
 
     def counts(self) -> dict[str, int]:
         """Groups by state; they always add up to the groups planned."""
@@ -150,8 +149,9 @@ class Ledger:
 
     def _apply_to_state(self, event: dict[str, Any]) -> None:
         if event["event"] == "rollback":
-            for entry in self.outstanding():  # what was in flight or waiting died with the process
-                entry.state = GroupState.PLANNED
+            for entry in self.entries.values():  # what was in flight died with the process
+                if entry.state is GroupState.DISPATCHED:
+                    entry.state = GroupState.PLANNED
         else:
             self._step(event)
         self._events.append(event)

@@ -19,7 +19,7 @@ def write(text: str):
 
 def test_round_trip_and_keep(tmp_path: Path) -> None:
     for step in (9, 10, 11):
-        checkpoint.save(tmp_path, step, write(str(step)), lambda step=step: {"step": step}, keep=2)
+        checkpoint.save(tmp_path, step, write(str(step)), {"step": step}, keep=2)
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["step_000010", "step_000011"]
     folder, skipped = checkpoint.latest(tmp_path)
     assert folder is not None and folder.name == "step_000011" and not skipped
@@ -28,8 +28,8 @@ def test_round_trip_and_keep(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "no_manifest", "bad_manifest"])
 def test_damage_is_found_and_the_older_one_is_used(tmp_path: Path, damage: str) -> None:
-    checkpoint.save(tmp_path, 10, write("good"), dict)
-    bad = checkpoint.save(tmp_path, 20, write("newer"), dict)
+    checkpoint.save(tmp_path, 10, write("good"), {})
+    bad = checkpoint.save(tmp_path, 20, write("newer"), {})
     file = bad / "rank0" / "opt.bin"
     if damage == "flip":
         file.write_text("newerNewer")
@@ -50,23 +50,23 @@ def test_damage_is_found_and_the_older_one_is_used(tmp_path: Path, damage: str) 
 
 def test_a_failed_save_leaves_the_old_ones(tmp_path: Path) -> None:
     for step in (10, 20):
-        checkpoint.save(tmp_path, step, write("x"), dict, keep=2)
+        checkpoint.save(tmp_path, step, write("x"), {}, keep=2)
 
     def dies(folder: Path) -> None:
         (folder / "half").write_text("x")
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        checkpoint.save(tmp_path, 30, dies, dict, keep=2)
+        checkpoint.save(tmp_path, 30, dies, {}, keep=2)
     folder, _ = checkpoint.latest(tmp_path)
     assert folder is not None and folder.name == "step_000020"
     assert (tmp_path / "step_000010").exists()
-    checkpoint.save(tmp_path, 40, write("x"), dict, keep=2)
+    checkpoint.save(tmp_path, 40, write("x"), {}, keep=2)
     assert not list(tmp_path.glob(".tmp-*"))
 
 
 def test_other_formats_are_refused(tmp_path: Path) -> None:
-    folder = checkpoint.save(tmp_path, 1, write("x"), dict)
+    folder = checkpoint.save(tmp_path, 1, write("x"), {})
     manifest = json.loads((folder / checkpoint.MANIFEST).read_text())
     manifest["format"] = 99
     (folder / checkpoint.MANIFEST).write_text(json.dumps(manifest))

@@ -12,7 +12,7 @@ from rewards.grade import Grade, GradeStatus
 from rl.assess import Assessed, Retired
 from rl.collect import Collector, StarvedError
 from rl.config import Config
-from rl.ledger import GroupState, Ledger
+from rl.ledger import GroupState, Ledger, LedgerError
 from rl.mixture import Mixture
 from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
 
@@ -62,9 +62,7 @@ class SimulatedRollout:
         node = Node("assistant", one.astype(np.int32), -one.astype(np.float32), one.astype(np.uint8),
                     np.full(2, version, np.int32), Sampling())  # fmt: skip
         value = self.reward(order, i)
-        grade = (
-            Grade.failed(GradeStatus.INFRA_ERROR, "x") if value is None else Grade.outcome(value >= 1.0)
-        )
+        grade = Grade.failed(GradeStatus.INFRA_ERROR, "x") if value is None else Grade.outcome(value >= 1.0)
         return Trajectory(f"{order.id}/{i}", order.task, order.effort, [node], stop=StopReason.DONE, grade=grade)
 
     def lost(self) -> list[tuple[GroupOrder, str]]:
@@ -72,7 +70,7 @@ class SimulatedRollout:
         return out
 
 
-def simple_assess(group: Group, step: int) -> Assessed:
+def simple_assess(group: Group) -> Assessed:
     valid = np.array([t.grade.valid for t in group.trajectories])
     raw = np.array([t.grade.reward or 0.0 for t in group.trajectories])
     retired = Retired.TOO_FEW_VALID if valid.sum() < 2 else Retired.ALL_SOLVED if raw[valid].min() == 1 else None
@@ -89,15 +87,16 @@ def make(tmp_path: Path, rollout: SimulatedRollout, staleness: int = 0, n: int =
         setattr(config.algorithm, k, v)
     ledger = Ledger(tmp_path / "ledger")
     mixture = Mixture(config, [Toy("toy/fast"), Toy("toy/slow")])
-    return Collector(config, mixture, ledger, rollout, simple_assess, lambda e: None), ledger
+    return Collector(config, mixture, ledger, rollout, simple_assess), ledger
 
 
 def train(collector: Collector, ledger: Ledger, rollout: SimulatedRollout, steps: int) -> list[list[Assessed]]:
     batches = []
     for step in range(steps):
-        batch = collector.batch(step, step)
+        batch = collector.batch()
         ledger.train([x.group.order.id for x in batch], step)
         rollout.version = step + 1
+        collector.advance(step + 1)
         batches.append(batch)
     return batches
 
@@ -139,50 +138,63 @@ def test_lost_and_masked_groups_are_retired_and_replaced(tmp_path: Path) -> None
     batches = train(collector, ledger, rollout, 5)
     assert [len(b) for b in batches] == [8] * 5
     assert set(ledger.reasons()) == {"deadline", "too_few_valid"}
-    assert ledger.counts()["trained"] == 40 and not ledger.outstanding()
+    assert ledger.counts()["trained"] == 40
+    assert not any(ledger.having(s) for s in (GroupState.PLANNED, GroupState.DISPATCHED, GroupState.FINISHED))
 
 
 def test_dynamic_sampling_ends(tmp_path: Path) -> None:
     rollout = SimulatedRollout(lambda o: 1, reward=lambda o, i: 0.0)
     collector, ledger = make(tmp_path, rollout, max_sampling_rounds=3)
     with pytest.raises(StarvedError, match="all_failed"):
-        collector.batch(0, 0)
+        collector.batch()
     assert ledger.counts()["retired"] == 24
     rare = SimulatedRollout(lambda o: 1, reward=lambda o, i: float(i % 2) if o.id == "g000004" else 0.0)
     collector, ledger = make(tmp_path / "rare", rare, max_sampling_rounds=3)
-    assert [x.group.order.id for x in collector.batch(0, 0)] == ["g000004"]
+    assert [x.group.order.id for x in collector.batch()] == ["g000004"]
 
 
-def test_outstanding_groups_of_a_restored_ledger_come_first_with_their_seeds(tmp_path: Path) -> None:
-    rollout = SimulatedRollout(lambda o: 10)
-    collector, ledger = make(tmp_path, rollout, staleness=1)
+def test_a_restored_run_trains_what_was_waiting_and_in_flight_with_the_same_seeds(tmp_path: Path) -> None:
+    rollout = SimulatedRollout(lambda o: 5 + int(o.id[1:]) % 4, slots=20)
+    collector, ledger = make(tmp_path, rollout, staleness=2)
     train(collector, ledger, rollout, 3)
-    mark, state = ledger.sync(), collector.mixture.state_dict()
-    waiting = {e.id: e.order for e in ledger.outstanding()}
-    assert waiting
-    train_more = collector.batch(3, 3)
-    assert train_more
+    mark, state, mixture_state = ledger.sync(), collector.state_dict(), collector.mixture.state_dict()
+    finished = {e.id: e.order for e in ledger.having(GroupState.FINISHED)}
+    flying = {e.id: e.order for e in ledger.having(GroupState.DISPATCHED)}
+    assert finished and flying
+    ledger.train([x.group.order.id for x in collector.batch()], 3)  # lost: after the checkpoint
     ledger.close()
-    again = SimulatedRollout(lambda o: 10)
-    again.version = 3
-    ledger = Ledger(tmp_path / "ledger")
-    ledger.rollback(mark)
-    mixture = Mixture(collector.config, [Toy("toy/fast"), Toy("toy/slow")])
-    mixture.load_state_dict(state)
-    resumed = Collector(collector.config, mixture, ledger, again, simple_assess, lambda e: None)
-    batch = resumed.batch(3, 3)
-    assert {x.group.order.id for x in batch} <= set(waiting)
-    assert all(x.group.order.to_json() == waiting[x.group.order.id] for x in batch)
-    assert all(ledger.entries[i].state is not GroupState.PLANNED for i in waiting)
+
+    def restored() -> Collector:
+        again = SimulatedRollout(lambda o: 10)
+        again.version = 3
+        ledger = Ledger(tmp_path / "ledger")
+        ledger.rollback(mark)
+        mixture = Mixture(collector.config, [Toy("toy/fast"), Toy("toy/slow")])
+        mixture.load_state_dict(mixture_state)
+        resumed = Collector(collector.config, mixture, ledger, again, simple_assess)
+        resumed.load_state_dict(state)
+        return resumed
+
+    resumed = restored()
+    batch = resumed.batch()
+    orders = {x.group.order.id: x.group.order.to_json() for x in batch}
+    assert orders.items() <= (finished | flying).items()
+    assert set(finished) <= set(orders), "the oldest are trained first"
+    assert resumed.ledger.counts()["planned"] == 0
+    resumed.ledger.close()
+    state["buffer"]["waiting"].pop()
+    with pytest.raises(LedgerError, match="disagree"):
+        restored()
 
 
 def test_evaluation_keeps_training_groups_that_finish_meanwhile(tmp_path: Path) -> None:
     rollout = SimulatedRollout(lambda o: 5 if o.purpose == "eval" else 3)
     collector, ledger = make(tmp_path, rollout, staleness=1)
-    batch = collector.batch(0, 0)
+    batch = collector.batch()
     ledger.train([x.group.order.id for x in batch], 0)
+    collector.advance(1)
     evals = [GroupOrder(f"eval/x/{i}", collector.mixture.order(1).task, x.group.order.effort, (1,), purpose="eval")
              for i, x in enumerate(batch)]  # fmt: skip
-    done, lost = collector.evaluate(evals, 1, 1)
+    done, lost = collector.evaluate(evals)
     assert len(done) == len(evals) and not lost
-    assert len(collector.batch(1, 1)) == 8
+    assert len(collector.batch()) == 8

@@ -1,0 +1,74 @@
+"""The processes of one run: Ray (a local cluster unless one is given), engines, rollout workers, learners.
+
+They are started together and ended together; leaving the context ends every one, whatever happened inside.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rl.config import Config
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Cluster:
+    """Owns the actors of one run. `phase(text)` says what is being waited for."""
+
+    def __init__(self, config: Config, run_dir: Path, phase: Callable[[str], None]) -> None:
+        self.config, self.run_dir, self.phase = config, run_dir, phase
+        self.engines: dict[str, Any] = {}
+        self.store = Path(config.sandbox.store) if config.sandbox.store else run_dir / "sandbox"
+
+    def __enter__(self) -> Self:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+
+        from rl.learner.group import LearnerGroup
+        from rollout.engine import start_engines
+        from rollout.scheduler import Scheduler
+
+        self.phase("starting ray")
+        ray.init(
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+            namespace=f"jointrl-{self.config.run.name}-{os.getpid()}",
+            runtime_env={
+                "env_vars": {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+            },
+        )
+        try:
+            self.phase("starting learners and engines")
+            self.learners = LearnerGroup(self.config)
+            self.engines = start_engines(self.config)
+            self.learners.wait()
+            self.phase("starting workers")
+            self.scheduler = Scheduler(self.config, self.engines, self.store)
+        except BaseException:
+            ray.shutdown()
+            raise
+        return self
+
+    def sync(self, version: int) -> dict[str, float]:
+        """Push the learners' weights to every engine; a restarted engine gets them again the next time it is asked."""
+        from rl.sync import sync
+
+        return sync(self.learners, self.engines, version, self.config.engine.request_timeout_s)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import ray
+
+        try:
+            self.scheduler.close()
+            self.learners.shutdown()
+        finally:
+            ray.shutdown()

@@ -1,0 +1,154 @@
+"""The one loop, read top to bottom: draw groups, roll them out, learn from them, push the weights, write it down.
+
+mixture -> collector -> (workers, engines) -> assess -> batch -> learners -> sync -> engines, at version + 1
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from environments.catalogue import resolve, select
+from rl import checkpoint, evaluate
+from rl.assess import Assessed, assess, step_metrics
+from rl.batch import build_batch
+from rl.cluster import Cluster
+from rl.collect import Collector
+from rl.config import Config
+from rl.ledger import Ledger
+from rl.mixture import held_out
+from rl.runlog import RunLog
+from rl.state import RunState
+from rollout.trajectory import Group
+
+
+def train(config: Config, run_dir: Path) -> int:
+    """Start a run in a fresh folder and carry it to its last step; returns the exit code."""
+    with RunLog(run_dir, config) as log:
+        Run(config, run_dir, log, None).go()
+    return 0
+
+
+def resume(run_dir: Path) -> int:
+    """Continue a run from its newest checkpoint that verifies (from the start if it has none)."""
+    with RunLog.reopen(run_dir) as log:
+        folder, skipped = checkpoint.latest(run_dir / "checkpoints")
+        for why in skipped:
+            log.event("checkpoint_skipped", reason=why)
+        Run(log.config, run_dir, log, folder).go()
+    return 0
+
+
+class Run:
+    """One attempt at a run: from a checkpoint folder, or from the start where it is None."""
+
+    def __init__(self, config: Config, run_dir: Path, log: RunLog, folder: Path | None) -> None:
+        self.config, self.run_dir, self.log, self.folder = config, run_dir, log, folder
+        specs, left_out = select(config.envs.names, config.envs.exclude, config.controls.exclude_tags)
+        log.audit([{"id": id, "reason": reason} for id, reason in left_out])
+        environments = [resolve(s.id) for s in specs]
+        self.pairs = held_out(config, environments, config.evaluation.tasks)
+        self.state = RunState(config, environments)
+        self.ledger = Ledger(run_dir / "ledger.jsonl")
+        self.saved = checkpoint.load_state(folder) if folder else None
+        if self.saved:
+            self.state.load_state_dict(self.saved)
+        self.ledger.rollback(self.saved["ledger_seq"] if self.saved else 0)
+
+    def go(self) -> None:
+        """Start the processes, carry the run to its last step, close the books."""
+        with Cluster(self.config, self.run_dir, self.log.phase) as self.house:
+            if self.folder:
+                self.house.learners.load(self.folder)
+            self.log.metrics(self.state.step, self.house.sync(self.state.version))
+            self.collector = Collector(
+                self.config, self.state.mixture, self.ledger, self.house.scheduler, self.judge, self.state.version
+            )
+            if self.saved:
+                self.collector.load_state_dict(self.saved["collector"])
+            else:
+                self.state.calibrate(self.evaluate("before", self.pairs, self.config.evaluation.greedy))
+                self.save()
+            while self.state.step < self.config.steps:
+                self.step()
+            after = self.evaluate("after", self.pairs, self.config.evaluation.greedy)
+        self.ledger.close()
+        self.log.close_run(self.state.before, after, self.ledger.counts(), self.ledger.reasons())
+
+    def step(self) -> None:
+        """One optimizer step, its push, its record; then whatever is due."""
+        config, state, clock = self.config, self.state, Clock()
+        groups = self.collector.batch()
+        clock.lap("rollout")
+        batch = build_batch(
+            [x.group for x in groups],
+            [x.advantages for x in groups],
+            state.scale,
+            whitened=config.algorithm.advantage == "reinforce_pp",
+        )
+        metrics = self.house.learners.train(batch, state.step)
+        clock.lap("learn")
+        self.ledger.train([x.group.order.id for x in groups], state.step)
+        metrics |= step_metrics(self.collector.seen) | self.collector.metrics()
+        state.step += 1
+        metrics |= self.house.sync(state.version)
+        clock.lap("sync")
+        seen = self.collector.seen
+        self.collector.advance(state.version)
+        for event in self.house.scheduler.take_events():
+            self.log.event(event)
+        self.log.step(state.step - 1, metrics | clock.seconds(), seen)
+        if metrics["learner/kl"] > config.learner.max_step_kl:
+            self.log.alert(f"step {state.step - 1}: KL to the behaviour policy is {metrics['learner/kl']:.3g}")
+        if state.step % config.logging.checkpoint_every == 0 or state.step == config.steps:
+            self.save()
+        if config.evaluation.every and state.step % config.evaluation.every == 0 and state.step < config.steps:
+            self.evaluate(f"step_{state.step}", self.pairs[: config.evaluation.during_tasks], greedy=False)
+
+    def judge(self, group: Group) -> Assessed:
+        """A finished group's numbers under this step's effort reward."""
+        task = group.order.task
+        base = self.state.lengths.get(task.environment, task.level)
+        return assess(group, self.state.effort, base, self.state.step, self.config)
+
+    def evaluate(self, label: str, pairs: list, greedy: bool) -> list[dict[str, Any]]:
+        """Held-out rows at the present weights; they are logged under the label."""
+        self.log.phase(f"evaluating ({label})")
+        orders = evaluate.orders(pairs, label, self.config.seed, greedy)
+        done, lost = self.collector.evaluate(orders)
+        rows = evaluate.rows(done, lost)
+        self.log.evaluation(self.state.step, label, rows)
+        for order, reason in lost:
+            self.log.event("evaluation_lost", order=order.id, reason=reason)
+        return rows
+
+    def save(self) -> None:
+        """A checkpoint of learners, state, waiting groups and the ledger's position."""
+        state = self.state.state_dict() | {"collector": self.collector.state_dict(), "ledger_seq": self.ledger.sync()}
+        folder = checkpoint.save(
+            self.run_dir / "checkpoints",
+            self.state.step,
+            self.house.learners.save,
+            state,
+            self.config.logging.keep_checkpoints,
+        )
+        self.log.event("checkpoint", folder=folder.name, step=self.state.step)
+
+
+class Clock:
+    """Wall time of a step's parts, in seconds."""
+
+    def __init__(self) -> None:
+        self.begin = self.last = time.monotonic()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """What has passed since the last lap belongs to `name`."""
+        now = time.monotonic()
+        self.laps[f"time/{name}_s"] = now - self.last
+        self.last = now
+
+    def seconds(self) -> dict[str, float]:
+        """All laps and the whole step."""
+        return self.laps | {"time/step_s": time.monotonic() - self.begin}
