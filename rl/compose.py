@@ -35,6 +35,10 @@ RENAMED: dict[str, str] = {
 """Keys of other frameworks and of earlier versions, and what to write instead; a key that is removed is added here."""
 
 
+_FREE = ("envs.weights",)
+"""Dictionaries whose keys are data; rl/plan.py judges them."""
+
+
 def groups() -> dict[str, list[str]]:
     """Config groups and their options, read from the folder names of `configs/`."""
     return {d.name: sorted(f.stem for f in d.glob("*.yaml")) for d in sorted(CONFIG_DIR.iterdir()) if d.is_dir()}
@@ -118,12 +122,12 @@ def dump(config: Config) -> str:
 
 
 def load(path: Path) -> Config:
-    """A configuration written by `dump`; raises UserError for a missing file or keys that this version does not have."""
+    """A configuration written by `dump`; raises UserError for a missing file or an unknown key."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     if not path.is_file():
-        raise UserError(f"{path} does not exist: name a run folder that `jointrl runs` lists")
+        raise UserError(f"{path} does not exist: name a run that `jointrl runs` lists")
     stored = OmegaConf.load(path)
     _reject(unknown_keys(stored))
     try:
@@ -182,14 +186,9 @@ def _check(override: Any) -> str:
                 close = nearest(option, options[key])
                 raise UserError(f"{key} has no option {option!r}: did you mean {close}? ({', '.join(options[key])})")
         return f"+experiment={value}" if key == "experiment" else f"{key}={value}"
-    keys = list(schema_keys())
-    if key not in keys and not any(key.startswith(free + ".") for free in _free_dictionaries()):
-        _reject([key])
+    if key not in schema_keys() and key.rpartition(".")[0] not in _FREE:
+        raise _unknown(key)
     return f"++{key}={value}"
-
-
-def _free_dictionaries() -> list[str]:
-    return ["envs.weights"]
 
 
 def _reject(unknown: list[str]) -> None:

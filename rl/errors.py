@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """What was asked for cannot be done: one clear sentence and what to change. The command line exits 2, no traceback."""
+    """What was asked for cannot be done: one clear sentence and what to change. The command line exits 2 with it."""

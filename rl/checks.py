@@ -1,0 +1,282 @@
+"""The single questions of the plan: each takes a configuration and answers PASS, WARN or FAIL with what to change."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rewards.efforts import Effort
+from rl.config import Config
+from rl.policy_size import PolicySize
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "model.kind": ("k3", "hf"),
+    "model.quant.expert_weights": ("mxfp4", "none"),
+    "model.quant.expert_activations": ("mxfp8", "none"),
+    "model.quant.scale_rule": ("even", "floor"),
+    "engine.kind": ("native", "vllm"),
+    "effort.kind": ("budget", "price", "none"),
+    "algorithm.advantage": ("length_weighted", "grpo", "dr_grpo", "rloo", "reinforce_pp"),
+    "algorithm.loss": ("two_sided", "ppo_clip", "dapo", "gspo", "cispo"),
+    "algorithm.correction": ("none", "tis", "icepop", "sequence_mask"),
+    "learner.optimizer": ("adamw", "muon"),
+    "sandbox.backend": ("bwrap",),
+    "logging.wandb.mode": ("offline", "online", "disabled"),
+}
+"""Keys whose value is one of a few words."""
+
+_BOUNDS: dict[tuple[str, int], str] = {
+    (">=", 0): "seed envs.floor effort.warmup_steps effort.ramp_steps algorithm.max_staleness algorithm.kl_tau "
+    "learner.weight_decay learner.warmup_steps learner.zero_stage learner.beta1 learner.beta2 evaluation.every "
+    "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
+    "effort.low.share effort.medium.share effort.high.share effort.max.share",
+    (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
+    "rollout.episodes_per_worker algorithm.groups_per_step algorithm.max_sampling_rounds algorithm.clip_high "
+    "learner.ranks learner.expert_parallel learner.micro_tokens learner.threads sandbox.max_live sandbox.memory_mb "
+    "evaluation.tasks evaluation.during_tasks logging.checkpoint_every logging.keep_checkpoints",
+    (">=", 2): "algorithm.group_size rollout.min_group",
+    ("<=", 1): "algorithm.clip_low learner.beta1 learner.beta2",
+    ("<=", 3): "learner.zero_stage",
+    (">", 0): "algorithm.temperature algorithm.clip_low algorithm.tis_cap learner.lr learner.clip_grad_norm "
+    "learner.max_step_kl learner.timeout_s engine.request_timeout_s rollout.group_timeout_s sandbox.lifetime_s "
+    "effort.low.tau effort.medium.tau effort.high.tau effort.max.tau",
+}
+_REASONS = {
+    "algorithm.temperature": " (greedy sampling has no log-probabilities to train on; evaluation is greedy by itself)",
+    "algorithm.group_size": " (an advantage compares samples of one task)",
+}
+
+
+class Verdict(StrEnum):
+    """What a check found."""
+
+    FAIL = "FAIL"
+    """The run would not work; it is not started."""
+    WARN = "WARN"
+    """The run works, but not as well as it could; the text says what to change."""
+    PASS = "PASS"
+    """As it should be."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the plan's judgement."""
+
+    verdict: Verdict
+    about: str
+    text: str
+
+
+def value_of(config: Any, key: str) -> Any:
+    """The value at a dotted key."""
+    for part in key.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def either(wrong: bool, verdict: Verdict, about: str, text: str, fine: str) -> Check:
+    """The verdict with its text if something is wrong, else PASS with what is fine."""
+    return Check(verdict, about, text) if wrong else Check(Verdict.PASS, about, fine)
+
+
+def nearest_multiples(number: int, of: int) -> str:
+    """The positive multiples of `of` next to `number`, as "8 or 12"."""
+    around = (number // of * of, math.ceil(number / of) * of)
+    return " or ".join(str(v) for v in sorted(set(around)) if v > 0)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of a positive number, ascending."""
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def check_values(config: Config) -> list[Check]:
+    """Every value by itself: known words, ranges, names that can be folders."""
+    wrong: list[tuple[str, str]] = []
+    for key, words in CHOICES.items():
+        if (value := value_of(config, key)) not in words:
+            wrong.append((key, f"{value!r} is not one of {', '.join(words)}"))
+    for (sign, bound), keys in _BOUNDS.items():
+        for key in keys.split():
+            value = value_of(config, key)
+            inside = {">=": value >= bound, "<=": value <= bound, ">": value > bound}[sign]
+            if not (inside and math.isfinite(value)):
+                wrong.append((key, f"{value} must be {sign} {bound}{_REASONS.get(key, '')}"))
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]*", config.run.name):
+        wrong.append(("run.name", f"{config.run.name!r} is no folder name: use letters, digits and . _ = + -"))
+    if not config.envs.levels:
+        wrong.append(("envs.levels", "give at least one level, such as [1]"))
+    for pattern, weight in config.envs.weights.items():
+        if not (math.isfinite(weight) and weight >= 0):
+            wrong.append((f"envs.weights.{pattern}", f"{weight} must be >= 0"))
+    return [Check(Verdict.FAIL, key, text) for key, text in wrong] or [Check(Verdict.PASS, "values", "in range")]
+
+
+def check_policy(config: Config, size: PolicySize) -> list[Check]:
+    """Whether model, engine and learner fit each other."""
+    m, engine, learner = config.model, config.engine, config.learner
+    needed = "vllm" if m.kind == "hf" else "native"
+    quantised = m.quant.expert_weights != "none" or m.quant.expert_activations != "none"
+    legal = divisors(math.gcd(learner.ranks, size.experts)) if size.experts else [1]
+    what = f"learner.expert_parallel={learner.expert_parallel}"
+    where = f"learner.ranks={learner.ranks} and {size.experts} experts"
+    return [
+        either(
+            engine.kind != needed,
+            Verdict.FAIL,
+            "engine",
+            f"model.kind={m.kind} runs on engine={needed}: set it",
+            f"{engine.kind} serves model.kind={m.kind}",
+        ),
+        either(
+            m.kind == "hf" and quantised,
+            Verdict.FAIL,
+            "quantisation",
+            "quantised experts are of the K3 family: use model=hf, which sets model.quant.* to none",
+            f"experts {m.quant.expert_weights}, their inputs {m.quant.expert_activations}, in learner and engine alike",
+        ),
+        either(
+            learner.expert_parallel not in legal,
+            Verdict.FAIL,
+            "experts",
+            f"{what} must divide {where}: use {' or '.join(str(v) for v in legal)}",
+            f"{what} divides {where}",
+        ),
+        either(
+            learner.router_replay and not engine.record_routes,
+            Verdict.FAIL,
+            "router replay",
+            "learner.router_replay needs engine.record_routes=true (or set learner.router_replay=false)",
+            "on" if learner.router_replay else "off",
+        ),
+        either(
+            learner.balance and learner.router_replay,
+            Verdict.WARN,
+            "balancing",
+            "learner.balance moves the router while its choices are replayed: set one of the two to false",
+            "on" if learner.balance else "off",
+        ),
+        either(
+            engine.max_context > size.context,
+            Verdict.FAIL,
+            "context",
+            f"engine.max_context={engine.max_context} is beyond the policy's {size.context}",
+            f"engine.max_context={engine.max_context} of the policy's {size.context}",
+        ),
+    ]
+
+
+def check_batch(config: Config) -> list[Check]:
+    """Whether groups, ranks and micro-batches divide; a refusal names the nearest values that do."""
+    a, learner, engine = config.algorithm, config.learner, config.engine
+    samples = a.groups_per_step * a.group_size
+    step = learner.ranks // math.gcd(learner.ranks, a.group_size)
+    groups = nearest_multiples(a.groups_per_step, step)
+    ranks = min(divisors(samples), key=lambda d: (abs(d - learner.ranks), d))
+    during = config.evaluation.during_tasks
+    return [
+        either(
+            samples % learner.ranks != 0,
+            Verdict.FAIL,
+            "batch",
+            f"{a.groups_per_step} groups x {a.group_size} samples = {samples} do not divide over {learner.ranks} "
+            f"ranks: use algorithm.groups_per_step={groups}, or learner.ranks={ranks}",
+            f"{samples} samples divide over {learner.ranks} rank(s)",
+        ),
+        either(
+            learner.micro_tokens < engine.max_context,
+            Verdict.FAIL,
+            "micro-batch",
+            f"learner.micro_tokens={learner.micro_tokens} holds no sequence of "
+            f"engine.max_context={engine.max_context}: raise the one or lower the other",
+            f"{learner.micro_tokens // engine.max_context} full sequence(s) fit",
+        ),
+        either(
+            config.rollout.min_group > a.group_size,
+            Verdict.FAIL,
+            "groups",
+            f"rollout.min_group={config.rollout.min_group} is more than algorithm.group_size={a.group_size}",
+            f"at least {config.rollout.min_group} valid samples of {a.group_size}",
+        ),
+        either(
+            config.rollout.episodes_per_worker < a.group_size,
+            Verdict.FAIL,
+            "workers",
+            f"rollout.episodes_per_worker={config.rollout.episodes_per_worker} holds no group of {a.group_size}",
+            f"{config.rollout.workers} x {config.rollout.episodes_per_worker // a.group_size} groups at once",
+        ),
+        either(
+            bool(config.evaluation.every) and during > config.evaluation.tasks,
+            Verdict.FAIL,
+            "evaluation",
+            f"evaluation.during_tasks={during} is more than evaluation.tasks={config.evaluation.tasks}",
+            "the tasks in between are a part of those before and after",
+        ),
+    ]
+
+
+def check_efforts(config: Config) -> list[Check]:
+    """Whether there is an effort, and whether price and budget ask for less thinking at a lower effort."""
+    on = enabled_efforts(config)
+    if not on:
+        return [
+            Check(Verdict.FAIL, "efforts", "none is enabled with a share: set effort.low.enabled=true or another's")
+        ]
+    levels = [getattr(config.effort, e) for e in on]
+    priced = [x.lam for x in levels] == sorted((x.lam for x in levels), reverse=True)
+    budgeted = [x.tau for x in levels] == sorted(x.tau for x in levels)
+    return [
+        either(
+            config.effort.kind != "none" and not (priced and budgeted),
+            Verdict.WARN,
+            "efforts",
+            "a lower effort should cost more (lam) and allow less (tau), or lengths will not follow the effort",
+            f"{', '.join(on)} by {config.effort.kind}",
+        )
+    ]
+
+
+def check_environments(config: Config) -> list[Check]:
+    """Whether the mixture exists, has the efforts and levels asked for, and fits the context."""
+    from environments.catalogue import resolve, select
+
+    try:
+        specs, left_out = select(config.envs.names, config.envs.exclude, config.controls.exclude_tags)
+        limits = {s.id: resolve(s.id).limits for s in specs}
+    except (ValueError, ImportError) as error:
+        return [Check(Verdict.FAIL, "environments", str(error))]
+    fail = []
+    for pattern in config.envs.weights:
+        if not any(fnmatchcase(s.id, pattern) for s in specs):
+            fail.append(f"envs.weights names {pattern!r}, which matches no chosen environment")
+    on = enabled_efforts(config)
+    for s in specs:
+        if not set(s.efforts) & set(on):
+            fail.append(f"{s.id} allows {', '.join(s.efforts)}, none of which is enabled: exclude it")
+        if limits[s.id].tokens >= config.engine.max_context:
+            fail.append(
+                f"{s.id} may answer {limits[s.id].tokens} tokens, which with its prompt is more than "
+                f"engine.max_context={config.engine.max_context}: raise that, or exclude it"
+            )
+    if fail:
+        return [Check(Verdict.FAIL, "environments", text) for text in fail]
+    domains = len({s.domain for s in specs})
+    count = f"{len(specs)} of {domains} domains, {sum(s.needs_sandbox for s in specs)} in sandboxes"
+    checks = [Check(Verdict.PASS, "environments", count + (f"; {len(left_out)} left out" if left_out else ""))]
+    easiest = [s.id for s in specs if not set(s.levels) & set(config.envs.levels)]
+    if easiest:
+        text = f"{', '.join(easiest[:3])} ({len(easiest)} in all) have none of envs.levels: their easiest is used"
+        checks.append(Check(Verdict.WARN, "levels", text))
+    if config.evaluation.tasks < len(specs):
+        text = f"evaluation.tasks={config.evaluation.tasks} leaves some of {len(specs)} environments without any"
+        checks.append(Check(Verdict.WARN, "evaluation", text))
+    return checks
+
+
+def enabled_efforts(config: Config) -> list[Effort]:
+    """Efforts that are enabled with a positive share, lowest first."""
+    return [e for e in Effort if getattr(config.effort, e).enabled and getattr(config.effort, e).share > 0]

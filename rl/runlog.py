@@ -1,0 +1,228 @@
+"""The one writer of a run's folder; its files are the truth, wandb is a copy.
+
+    config.yaml  changes.json   the resolved configuration, and what differs from the defaults
+    attempts.jsonl              one row per start or resume: command, versions, commit, machine
+    metrics.jsonl               one row per step
+    events.jsonl                alerts, evaluations, checkpoints, resumes, failures
+    rollouts/step_N.jsonl       every trajectory of step N
+    evaluations/LABEL.jsonl     every held-out episode
+    controls.json               what was left out of training, and why
+    summary.json                the change from before to after, written when the run is finished
+
+JSON lines are only ever appended. Every row carries its attempt: after a resume both rows of a step that was run twice
+are there, and readers take the newest. A line that a killed process left unfinished is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rl import evaluate, report, runfiles
+from rl.compose import difference, dump, load
+from rl.config import Config
+from rl.errors import UserError
+from rl.machine import recipe
+from rl.progress import Progress
+from rl.wandb_copy import WandbCopy
+
+if TYPE_CHECKING:
+    from rl.assess import Assessed
+
+_OWN_KEYS = ("attempt", "step", "time", "nonfinite")
+_PRINTED = ("alert", "wandb_failed", "checkpoint_skipped")
+"""Kinds of events that the one who watches sees at once."""
+
+
+class RunLog:
+    """Writes one run; a context manager, so that a failure is in the log too.
+
+    `RunLog(run_dir, config)` starts a run in a folder without one; `RunLog.reopen(run_dir)` adds an attempt to it. Both
+    raise UserError if the folder does not fit, or while another process writes it. Safe to call from several threads.
+    """
+
+    def __init__(self, run_dir: Path, config: Config) -> None:
+        if (run_dir / "config.yaml").exists():
+            raise UserError(f"{run_dir} holds a run already: resume it, or choose another run.name")
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self._open(run_dir, config)
+        changes = {key: {"default": old, "value": new} for key, (old, new) in difference(config).items()}
+        runfiles.write(run_dir / "changes.json", json.dumps(changes, indent=2) + "\n")
+        runfiles.write(run_dir / "config.yaml", dump(config))
+        self._begin("started")
+
+    @classmethod
+    def reopen(cls, run_dir: Path) -> Self:
+        """A new attempt of an existing run, with the configuration that it was started with."""
+        log = cls.__new__(cls)
+        log._open(run_dir, load(run_dir / "config.yaml"))
+        log._begin("resumed")
+        return log
+
+    def _open(self, run_dir: Path, config: Config) -> None:
+        self.run_dir, self.config = run_dir, config
+        self._write = threading.RLock()
+        self._lock = runfiles.lock(run_dir)
+        self.attempt = max((row["attempt"] for row in runfiles.read(run_dir / "attempts.jsonl")), default=0) + 1
+        self._last_step = max((row["step"] for row in runfiles.read(run_dir / "metrics.jsonl")), default=-1)
+        self._first = True
+        self.progress = Progress(config.steps, config.logging.progress)
+
+    def _begin(self, event: str) -> None:
+        self._append("attempts.jsonl", {"attempt": self.attempt, "time": time.time(), **recipe()})
+        self.event(event)
+        settings = self.config.logging.wandb
+        self._wandb: WandbCopy | None = None
+        if settings.mode != "disabled":
+            self._wandb = WandbCopy(
+                self.run_dir,
+                self.config.run.name,
+                self.attempt,
+                settings,
+                asdict(self.config),
+                on_failure=lambda text: self.event("wandb_failed", message=text),
+            )
+
+    def step(self, step: int, metrics: Mapping[str, Any], seen: Iterable[Assessed] = ()) -> None:
+        """The metrics of one finished step (counted from 0) and the groups it looked at, trained and retired.
+
+        Metrics are numbers; what is not finite is written as null and counted in `nonfinite`. Raises ValueError for a
+        step that is neither the next one nor, after a resume, one written before, and for metrics named like own keys.
+        """
+        expected = range(self._last_step + 2) if self._first else range(self._last_step + 1, self._last_step + 2)
+        if step not in expected:
+            raise ValueError(f"step {step} was logged after step {self._last_step}")
+        if taken := sorted(set(metrics) & set(_OWN_KEYS)):
+            raise ValueError(f"metrics may not be named {taken}")
+        self._last_step, self._first = step, False
+        groups = list(seen)
+        values, lost = runfiles.finite(metrics)
+        if values.get("time/step_s"):
+            tokens = sum(float(x.lengths.sum()) for x in groups)
+            values["throughput/tokens_per_s"] = tokens / values["time/step_s"]
+        row = {"attempt": self.attempt, "step": step, "time": time.time(), "nonfinite": lost, **values}
+        if self.config.logging.rollouts:
+            for x in groups:
+                self._append(f"rollouts/step_{step}.jsonl", *({"attempt": self.attempt, **r} for r in _rollout_rows(x)))
+        self._append("metrics.jsonl", row)
+        self._copy(step, values)
+        self.progress.step(step, values)
+
+    def event(self, kind: str | Mapping[str, Any], **fields: Any) -> None:
+        """Something that happened: a kind with fields, or one mapping with the key `event`. Alerts are printed too."""
+        if not isinstance(kind, str):
+            fields = {**kind, **fields}
+            kind = fields.pop("event")
+        self._append("events.jsonl", {"attempt": self.attempt, "time": time.time(), "event": kind, **fields})
+        if kind in _PRINTED:
+            self.progress.say(f"{kind}: {fields.get('message', fields.get('reason', fields))}")
+
+    def alert(self, message: str, **fields: Any) -> None:
+        """Something that a person should look at."""
+        self.event("alert", message=message, **fields)
+
+    def metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Numbers that belong to no training step, such as the first weight sync: an event of kind `metrics`."""
+        self.event("metrics", step=step, **metrics)
+
+    def phase(self, text: str) -> None:
+        """What the run does now, for the one who watches."""
+        self.progress.phase(text)
+
+    def evaluation(self, step: int, label: str, evaluated: list[report.Row]) -> None:
+        """All rows of one evaluation (rl/report.py::Row) under a label such as `before`; its summary is an event."""
+        rows = ({"attempt": self.attempt, "step": step, **row} for row in evaluated)
+        self._append(f"evaluations/{label}.jsonl", *rows)
+        values = {
+            f"eval/{purpose}/{key}": value
+            for purpose in ("sampled", "greedy")
+            if any(row["purpose"] == purpose for row in evaluated)
+            for key, value in evaluate.summary(evaluated, purpose).items()
+        }
+        self.event("evaluation", step=step, label=label, **values)
+        self._copy(step, values)
+
+    def audit(self, left_out: Any) -> None:
+        """What the controls left out of training; written once per attempt, newest wins."""
+        text = json.dumps(runfiles.finite(left_out)[0], indent=2)
+        runfiles.write(self.run_dir / "controls.json", text + "\n")
+
+    def close_run(
+        self,
+        before: list[report.Row],
+        after: list[report.Row],
+        groups: Mapping[str, int],
+        retired: Mapping[str, int],
+    ) -> None:
+        """The run has done all its steps: write summary.json and print the closing table."""
+        result = {"steps": self._last_step + 1, "groups": dict(groups), "retired": dict(retired)}
+        result["change"] = report.summary(before, after)
+        runfiles.write(self.run_dir / "summary.json", json.dumps(result, indent=2) + "\n")
+        self.progress.close()
+        print(f"\n{report.render(before, after)}\ngroups: {_counts(groups)}; retired: {_counts(retired)}")
+        print(f"run folder: {self.run_dir}", flush=True)
+        self.event("finished", steps=self._last_step + 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.progress.close()
+        if error is not None:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            self.event("interrupted" if interrupted else "failed", message=f"{type(error).__name__}: {error}")
+        if self._wandb is not None:
+            self._wandb.close()
+        os.close(self._lock)
+
+    def _copy(self, step: int, values: Mapping[str, Any]) -> None:
+        if self._wandb is not None:
+            self._wandb.log({"step": step, **values})
+
+    def _append(self, name: str, *rows: Mapping[str, Any]) -> None:
+        with self._write:
+            runfiles.append(self.run_dir / name, rows)
+
+
+def _rollout_rows(x: Assessed) -> Iterator[dict[str, Any]]:
+    """One row per trajectory of a group: what was said, what it was worth, and what the loss will see of it.
+
+    Tokens and log-probs are those that the policy sampled (log-probs to 4 decimals, for reading; training uses the
+    originals). The task's answer is found again through its id.
+    """
+    order = x.group.order
+    for i, t in enumerate(x.group.trajectories):
+        sampled = t.column("loss_mask").astype(bool)
+        oldest, newest = t.version_range()
+        yield {
+            "id": t.id,
+            "group": order.id,
+            "environment": order.task.environment,
+            "task_id": order.task.id,
+            "level": order.task.level,
+            "effort": str(order.effort),
+            "seed": order.seeds[i],
+            "conversation": t.conversation,
+            "token_ids": t.column("token_ids")[sampled].tolist(),
+            "logprobs": [round(float(p), 4) for p in t.column("logprobs")[sampled]],
+            "versions": [oldest, newest],
+            "stop": str(t.stop),
+            "grade": t.grade.to_json() if t.grade else None,
+            "error": t.error,
+            "tokens": t.output_tokens,
+            "turns": t.turns,
+            "seconds": t.seconds,
+            "shaped_reward": float(x.shaped[i]) if x.valid[i] else None,
+            "advantage": float(x.advantages[i]) if x.valid[i] else None,
+            "retired": str(x.retired) if x.retired else None,
+        }
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in counts.items() if n) or "none"
