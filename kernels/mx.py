@@ -1,0 +1,126 @@
+"""MX block formats: MXFP4 (E2M1) and MXFP8 (E4M3) with one shared E8M0 scale per 32 values of the last axis.
+
+Scale rules (OCP MX v1.0 and compressed-tensors): `floor`: e = floor(log2 amax) - emax, so a block maximum above the
+largest element saturates; `even`: the same, one more when amax has a mantissa >= 1.75 (what compressed-tensors writes).
+The exponent is read from the float32 bits; elements round to nearest even and saturate. A block that holds NaN or Inf
+becomes NaN as a whole and touches no other block. A tail shorter than 32 is a block of its own.
+Blocks whose scale would fall below 2^-127 use 2^-127: their values are rounded to multiples of its smallest step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+BLOCK = 32
+E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Magnitudes of codes 0..7; bit 3 is the sign."""
+
+
+class Format(NamedTuple):
+    """An element format: largest value, its exponent, smallest normal exponent and mantissa bits."""
+
+    largest: float
+    emax: int
+    emin: int
+    mantissa: int
+
+
+MXFP4 = Format(6.0, 2, 0, 1)
+MXFP8 = Format(448.0, 8, -6, 3)
+
+
+def _check_rule(rule: str) -> None:
+    if rule not in ("even", "floor"):
+        raise ValueError(f"unknown MX scale rule {rule!r}: even or floor")
+
+
+def _exponents(amax: Tensor, fmt: Format, rule: str) -> Tensor:
+    """Shared exponents int32 of block maxima (float32 >= 0), in [-127, 127 - emax]; meaningless where amax is not finite."""
+    bits = amax.view(torch.int32)
+    if rule == "even":
+        bits = bits + 0x200000  # carries into the exponent exactly when the mantissa is >= 1.75
+    return ((bits >> 23) - (127 + fmt.emax)).clamp_(-127, 127 - fmt.emax)
+
+
+def _power_of_two(e: Tensor) -> Tensor:
+    """2^e as float32 for e in [-126, 127], from bits: exact on every device."""
+    return ((e + 127) << 23).view(torch.float32)
+
+
+def _blocks(x: Tensor) -> Tensor:
+    """x as float32 [..., blocks, 32]; a tail is filled with zeros, which never raise a block's maximum."""
+    x = x if x.dtype == torch.float32 else x.float()
+    n = x.shape[-1]
+    if n % BLOCK:
+        x = F.pad(x, (0, -n % BLOCK))
+    return x.unflatten(-1, (-1, BLOCK))
+
+
+def _scaled(blocks: Tensor, fmt: Format, rule: str) -> tuple[Tensor, Tensor, Tensor]:
+    """(elements in units of the block scale, rounded and saturated; exponents int32; amax), all with a 32/1 last axis."""
+    amax = torch.linalg.vector_norm(blocks, ord=float("inf"), dim=-1, keepdim=True)
+    e = _exponents(amax, fmt, rule)
+    y = blocks * _power_of_two(-e)
+    y = y.clamp_(-fmt.largest, fmt.largest)
+    # Adding and removing 1.5 x 2^(23 + step) rounds to a multiple of 2^step, ties to even.
+    top = (y.view(torch.int32) & 0x7F800000).view(torch.float32).clamp_min_(2.0**fmt.emin)
+    top *= 1.5 * 2.0 ** (23 - fmt.mantissa)
+    return y.add_(top).sub_(top), e, amax
+
+
+def _fake_quantise(x: Tensor, fmt: Format, rule: str) -> Tensor:
+    _check_rule(rule)
+    if x.numel() == 0:
+        return x.clone()
+    y, e, amax = _scaled(_blocks(x), fmt, rule)
+    # Two factors, because 2^-127 is no normal float32. amax * 0 is NaN exactly where the block is not finite.
+    scale = _power_of_two(e >> 1) + amax * 0
+    y = y.mul_(scale).mul_(_power_of_two(e - (e >> 1)))
+    y = y.flatten(-2)[..., : x.shape[-1]]
+    return y if x.dtype == torch.float32 else y.to(x.dtype)
+
+
+def fake_quantise_mxfp4(x: Tensor, rule: str = "even") -> Tensor:
+    """Values that MXFP4 stores for x, same shape and dtype; no gradient. Raises ValueError for an unknown rule."""
+    return _fake_quantise(x.detach(), MXFP4, rule)
+
+
+def fake_quantise_mxfp8(x: Tensor, rule: str = "even") -> Tensor:
+    """Values that MXFP8 (E4M3) stores for x, same shape and dtype; no gradient. Raises ValueError for an unknown rule."""
+    return _fake_quantise(x.detach(), MXFP8, rule)
+
+
+def pack_mxfp4(x: Tensor, rule: str = "even") -> tuple[Tensor, Tensor]:
+    """Stored form of x [..., n], n a multiple of 32: (packed uint8 [..., n/2], scales uint8 [..., n/32]).
+
+    The LOW nibble is the even column; a scale s means 2^(s - 127), 255 is NaN (mxfp4-pack-quantized, spec section 9).
+    Raises ValueError if n is not a multiple of 32.
+    """
+    _check_rule(rule)
+    if x.shape[-1] % BLOCK:
+        raise ValueError(f"cannot pack a last axis of {x.shape[-1]}: not a multiple of {BLOCK}")
+    y, e, amax = _scaled(_blocks(x.detach()), MXFP4, rule)
+    table = torch.tensor(E2M1_VALUES, device=x.device)
+    codes = torch.searchsorted(table, y.abs().nan_to_num_(0.0)) + 8 * torch.signbit(y)
+    codes = codes.to(torch.uint8).flatten(-2)
+    scales = torch.where(amax.isfinite(), e + 127, 255).to(torch.uint8).squeeze(-1)
+    return codes[..., 0::2] | (codes[..., 1::2] << 4), scales
+
+
+def unpack_mxfp4(packed: Tensor, scales: Tensor) -> Tensor:
+    """float32 [..., n] of what `pack_mxfp4` stored; a scale of 255 gives NaN."""
+    table = torch.tensor((*E2M1_VALUES, *(-v for v in E2M1_VALUES)), device=packed.device)
+    values = table[torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()]
+    e = scales.int().unsqueeze(-1) - 127
+    half = _power_of_two(e >> 1)
+    half = torch.where(scales.unsqueeze(-1) == 255, torch.nan, half)
+    return (values.unflatten(-1, (-1, BLOCK)) * half * _power_of_two(e - (e >> 1))).flatten(-2)
+
+
+def nonfinite_blocks(x: Tensor) -> int:
+    """Number of blocks of x that hold NaN or Inf, so become NaN; a metric of the learner."""
+    return int((~_blocks(x.detach()).isfinite()).any(-1).sum())

@@ -1,0 +1,35 @@
+"""Block attention residuals: the only residual path of the model (spec section 2)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from kernels.attn_res import mix_norm
+
+
+class BlockBank:
+    """What one token carries through depth: sums of finished blocks and the running sum of the current one."""
+
+    def __init__(self, embedded: Tensor, block_size: int) -> None:
+        self.blocks: list[Tensor] = []
+        self.partial = embedded
+        self.block_size = block_size
+
+    def mix(self, key_norm: nn.Module, query: nn.Module, norm: nn.Module, eps: float) -> Tensor:
+        """RMSNorm(`norm`) of the depth mix over all finished blocks and the running sum: [N, H]."""
+        return mix_norm([*self.blocks, self.partial], key_norm.weight, query.weight, norm.weight, eps)
+
+    def add_attention(self, layer: int, out: Tensor) -> None:
+        """Add a mixer's output; at a block boundary the running sum is filed and restarts with `out`.
+
+        Call it after `mix`: the source list of a boundary layer must not hold the running sum twice.
+        """
+        if layer % self.block_size == 0:
+            self.blocks.append(self.partial)
+            self.partial = out
+        else:
+            self.partial = self.partial + out
+
+    def add_ffn(self, out: Tensor) -> None:
+        """Add a feed-forward output to the running sum."""
+        self.partial = self.partial + out

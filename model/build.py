@@ -1,0 +1,36 @@
+"""One door to every policy: the K3 family by preset, or any Hugging Face causal language model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from model.config import K3Config
+from model.decoder import Policy
+from model.quant import QuantSpec
+
+
+def build_policy(
+    kind: str,
+    preset: str,
+    path: str | None = None,
+    quant: QuantSpec | None = None,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Any:
+    """A policy on the CPU: kind "k3" (random weights of `preset` from `seed`) or "hf" (the model in folder `path`).
+
+    Raises ValueError for another kind, or for "hf" without a path.
+    """
+    if kind == "k3":
+        policy = Policy(K3Config.preset(preset), quant).to(dtype)
+        policy.reset_parameters(seed)
+        return policy
+    if kind == "hf":
+        if path is None:
+            raise ValueError("kind 'hf' needs model.path, a folder with a Hugging Face model")
+        from model.hf import HFPolicy
+
+        return HFPolicy.load(path, dtype)
+    raise ValueError(f"unknown model kind {kind!r}: k3 or hf")

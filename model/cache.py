@@ -1,0 +1,103 @@
+"""The decode state of many sequences as one object: fork, freeze, export and restore at token boundaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from model.config import K3Config
+
+Rows = Tensor | Sequence[int]
+
+
+class DecodeState:
+    """Rows of state, one sequence each; a row of length 0 is empty.
+
+    recurrent [L_kda, capacity, heads, K, V] (float32 or wider, key axis first); conv [L_kda, capacity, W-1, 3D] (the last
+    inputs of the short convolutions, oldest first); latent [L_full, capacity, max_len, kv_rank + pe]; index
+    [L_full, capacity, max_len, d] or None (no indexer); lengths Long [capacity], always on the CPU.
+    Values of latent and index beyond a row's length are undefined and never read.
+    """
+
+    def __init__(
+        self, config: K3Config, capacity: int, max_len: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
+        la = config.linear_attn_config
+        kda, full = len(la.kda_layers), len(la.full_attn_layers)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        self.capacity, self.max_len, self.device = capacity, max_len, torch.device(device)
+        self.lengths = torch.zeros(capacity, dtype=torch.int64)
+        self.recurrent = torch.zeros(kda, capacity, la.num_heads, la.head_dim, la.head_dim, dtype=wide, device=device)
+        self.conv = torch.zeros(kda, capacity, la.short_conv_kernel_size - 1, 3 * la.width, dtype=dtype, device=device)
+        self.latent = torch.zeros(full, capacity, max_len, config.latent_dim, dtype=dtype, device=device)
+        self.index: Tensor | None = None
+        if config.index_topk is not None:
+            self.index = torch.zeros(full, capacity, max_len, config.index_head_dim, dtype=dtype, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        held = [self.recurrent, self.conv, self.latent, self.lengths] + ([] if self.index is None else [self.index])
+        return sum(t.numel() * t.element_size() for t in held)
+
+    def _rows(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """(CPU, device) Long indices; raises IndexError for a row outside 0..capacity-1: nothing wraps round (F094)."""
+        host = torch.as_tensor(rows, dtype=torch.int64, device="cpu")
+        if host.numel() and not 0 <= int(host.min()) <= int(host.max()) < self.capacity:
+            raise IndexError(f"rows {host.tolist()} outside 0..{self.capacity - 1}")
+        return host, host.to(self.device)
+
+    def copy_rows(self, dst_rows: Rows, src_state: DecodeState, src_rows: Rows) -> None:
+        """Copy whole sequences from a state (this one included, for compaction) into rows of this one.
+
+        A source row may appear many times (forking a prompt). Raises ValueError if a source is longer than max_len.
+        """
+        dst, dst_dev = self._rows(dst_rows)
+        src, src_dev = src_state._rows(src_rows)
+        lengths = src_state.lengths[src]
+        longest = int(lengths.max()) if len(src) else 0
+        if longest > self.max_len:
+            raise ValueError(f"a sequence of {longest} tokens does not fit max_len {self.max_len}")
+        for mine, theirs in ((self.recurrent, src_state.recurrent), (self.conv, src_state.conv)):
+            mine[:, dst_dev] = theirs[:, src_dev].to(mine)
+        for mine, theirs in ((self.latent, src_state.latent), (self.index, src_state.index)):
+            if mine is not None and theirs is not None:
+                mine[:, dst_dev, :longest] = theirs[:, src_dev, :longest].to(mine)
+        self.lengths[dst] = lengths
+
+    def clear(self, rows: Rows) -> None:
+        """Make rows empty: position 0, zero recurrent and convolution state."""
+        host, dev = self._rows(rows)
+        self.lengths[host] = 0
+        self.recurrent[:, dev] = 0
+        self.conv[:, dev] = 0
+
+    def export(self, row: int) -> dict[str, Tensor]:
+        """A copy of one sequence's state on the CPU, cut at its length; `restore` brings it back bit for bit."""
+        self._rows([row])
+        n = int(self.lengths[row])
+        out = {"length": self.lengths[row], "recurrent": self.recurrent[:, row], "conv": self.conv[:, row]}
+        out["latent"] = self.latent[:, row, :n]
+        if self.index is not None:
+            out["index"] = self.index[:, row, :n]
+        return {k: v.detach().cpu().clone() for k, v in out.items()}
+
+    def restore(self, row: int, saved: dict[str, Tensor]) -> None:
+        """Write an exported sequence into a row. Raises ValueError if it does not fit this state."""
+        self._rows([row])
+        n = int(saved["length"])
+        want = {"length", "recurrent", "conv", "latent"} | (set() if self.index is None else {"index"})
+        if set(saved) != want:
+            raise ValueError(f"exported state holds {sorted(saved)}, this model needs {sorted(want)}")
+        if n > self.max_len or saved["recurrent"].shape != self.recurrent[:, row].shape:
+            raise ValueError(
+                f"exported state of {n} tokens, {tuple(saved['recurrent'].shape)}, does not fit this state"
+            )
+        self.lengths[row] = n
+        self.recurrent[:, row] = saved["recurrent"].to(self.recurrent)
+        self.conv[:, row] = saved["conv"].to(self.conv)
+        self.latent[:, row, :n] = saved["latent"].to(self.latent)
+        if self.index is not None:
+            self.index[:, row, :n] = saved["index"].to(self.index)

@@ -1,0 +1,136 @@
+"""Gated multi-head latent attention without positions (spec section 4); with an indexer it is gated DSA (section 5)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from model.config import K3Config
+from model.dsa import Indexer
+from model.norms import RMSNorm
+from model.packing import Packing
+
+
+class MLA(nn.Module):
+    """One gated MLA/DSA mixer: packed tokens [N, H] in and out; cache per token [c_kv | k_pe] and the index key."""
+
+    def __init__(self, config: K3Config) -> None:
+        super().__init__()
+        h, nh = config.hidden_size, config.num_attention_heads
+        self.heads, self.nope, self.pe, self.v_dim = (
+            nh,
+            config.qk_nope_head_dim,
+            config.qk_rope_head_dim,
+            config.v_head_dim,
+        )
+        self.q_rank, self.kv_rank, self.scale = config.q_lora_rank, config.kv_lora_rank, config.qk_head_dim**-0.5
+        self.q_a_proj = nn.Linear(h, self.q_rank, bias=False)
+        self.q_a_layernorm = RMSNorm(self.q_rank, config.rms_norm_eps)
+        self.q_b_proj = nn.Linear(self.q_rank, nh * (self.nope + self.pe), bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(h, self.kv_rank + self.pe, bias=False)
+        self.kv_a_layernorm = RMSNorm(self.kv_rank, config.rms_norm_eps)
+        self.kv_b_proj = nn.Linear(self.kv_rank, nh * (self.nope + self.v_dim), bias=False)
+        self.g_proj = nn.Linear(h, nh * self.v_dim, bias=False)
+        self.o_proj = nn.Linear(nh * self.v_dim, h, bias=False)
+        self.indexer = Indexer(config) if config.index_topk is not None else None
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(normed query latent [N, r], queries [N, heads, nope + pe], cache rows [N, kv_rank + pe], output gate [N, .])."""
+        weight = torch.cat((self.q_a_proj.weight, self.kv_a_proj_with_mqa.weight, self.g_proj.weight))
+        qa, c, k_pe, gate = (x @ weight.mT).split((self.q_rank, self.kv_rank, self.pe, self.heads * self.v_dim), -1)
+        q_latent = self.q_a_layernorm(qa)
+        latent = torch.cat((self.kv_a_layernorm(c), k_pe), -1)
+        return q_latent, self.q_b_proj(q_latent).view(-1, self.heads, self.nope + self.pe), latent, gate
+
+    def _output(self, o: Tensor, gate: Tensor) -> Tensor:
+        """o [N, heads * v], gate [N, heads * v] -> [N, H]."""
+        return self.o_proj(torch.sigmoid(gate) * o)
+
+    def _attend(self, q: Tensor, latent: Tensor, visible: Tensor) -> Tensor:
+        """Plain form: q [B, T, heads, nope + pe], latent [B, S, kv_rank + pe], visible Bool [1 or B, T, S] -> [B, T, heads * v]."""
+        b, t, nh, width = q.shape
+        s = latent.shape[1]
+        c, k_pe = latent.split((self.kv_rank, self.pe), -1)
+        k_nope, v = self.kv_b_proj(c).view(b, s, nh, -1).split((self.nope, self.v_dim), -1)
+        k = torch.cat((k_nope, k_pe.unsqueeze(2).expand(-1, -1, nh, -1)), -1)
+        q, k, v = (x.transpose(1, 2).reshape(b * nh, x.shape[1], -1) for x in (q, k, v))
+        scores = torch.bmm(q, k.mT).mul_(self.scale).view(b, nh, t, s)
+        scores = scores.masked_fill(~visible.unsqueeze(1), -torch.inf)
+        p = torch.softmax(scores, -1).view(b * nh, t, s)
+        return torch.bmm(p, v).view(b, nh, t, -1).transpose(1, 2).reshape(b, t, -1)
+
+    def forward(self, x: Tensor, packing: Packing, keep: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+        """x [N, H] of rows that start at position 0. Returns (y [N, H], cache rows [N, .], index keys [N, d] or None).
+
+        Index keys are computed only where they are used: to `keep` them, or when a row can exceed the indexer's top-k.
+        """
+        q_latent, q, latent, gate = self._project(x)
+        time = packing.time
+        steps = torch.arange(time, device=x.device)
+        visible = (steps <= steps.unsqueeze(1)).unsqueeze(0)
+        index_keys = None
+        if self.indexer is not None and (keep or time > self.indexer.topk):
+            with torch.no_grad():
+                index_keys = self.indexer.keys(x)
+                if time > self.indexer.topk:
+                    visible = self._select(x, q_latent, packing, packing.unpack(index_keys), visible)
+        o = self._attend(packing.unpack(q), packing.unpack(latent), visible)
+        return self._output(packing.pack(o), gate), latent, index_keys
+
+    def _select(self, x: Tensor, q_latent: Tensor, packing: Packing, keys: Tensor, visible: Tensor) -> Tensor:
+        """Keys that the indexer picks: keys [B, S, d], visible Bool [1 or B, T, S] -> Bool [B, T, S]."""
+        assert self.indexer is not None
+        q, w = self.indexer.queries(x, q_latent)
+        return self.indexer.select(packing.unpack(q), packing.unpack(w), keys, visible)
+
+    @torch.no_grad()
+    def extend(
+        self,
+        x: Tensor,
+        packing: Packing,
+        latents: Tensor,
+        index_keys: Tensor | None,
+        rows: Tensor,
+        past: Tensor,
+        longest: int,
+    ) -> Tensor:
+        """x [N, H] after `past` Long [B] cached tokens of cache rows `rows` Long [B]; writes the caches. No gradient.
+
+        latents [capacity, max_len, .]; `longest`: the longest row afterwards. Returns y [N, H].
+        """
+        q_latent, q, latent, gate = self._project(x)
+        at = (rows[packing.row], past[packing.row] + packing.pos)
+        latents[at] = latent
+        steps = torch.arange(packing.time, device=x.device)
+        visible = torch.arange(longest, device=x.device) <= (past.view(-1, 1, 1) + steps.view(1, -1, 1))
+        if self.indexer is not None and index_keys is not None:
+            index_keys[at] = self.indexer.keys(x)
+            if longest > self.indexer.topk:
+                visible = self._select(x, q_latent, packing, index_keys[rows, :longest], visible)
+        o = self._attend(packing.unpack(q), latents[rows, :longest], visible)
+        return self._output(packing.pack(o), gate)
+
+    @torch.no_grad()
+    def decode(self, x: Tensor, latents: Tensor, index_keys: Tensor | None, lengths: Tensor, longest: int) -> Tensor:
+        """One token for n sequences, absorbed form: x [n, H] is written at `lengths` Long [n] of latents [n, max_len, .].
+
+        Scores are taken against the cached latents themselves; equal to the plain form. Returns y [n, H].
+        """
+        n = x.shape[0]
+        q_latent, q, latent, gate = self._project(x)
+        at = (torch.arange(n, device=x.device), lengths)
+        latents[at] = latent
+        visible = (torch.arange(longest, device=x.device) <= lengths.unsqueeze(1)).unsqueeze(1)
+        if self.indexer is not None and index_keys is not None:
+            index_keys[at] = self.indexer.keys(x)
+            if longest > self.indexer.topk:
+                iq, iw = self.indexer.queries(x, q_latent)
+                visible = self.indexer.select(iq.unsqueeze(1), iw.unsqueeze(1), index_keys[:, :longest], visible)
+        seen = latents[:, :longest]
+        up_k, up_v = self.kv_b_proj.weight.view(self.heads, -1, self.kv_rank).split((self.nope, self.v_dim), 1)
+        q_nope, q_pe = q.split((self.nope, self.pe), -1)
+        q = torch.cat((torch.bmm(q_nope.transpose(0, 1), up_k).transpose(0, 1), q_pe), -1)
+        scores = torch.bmm(q, seen.mT).mul_(self.scale).masked_fill_(~visible, -torch.inf)
+        mixed = torch.bmm(torch.softmax(scores, -1), seen[..., : self.kv_rank])
+        o = torch.bmm(mixed.transpose(0, 1), up_v.mT).transpose(0, 1)
+        return self._output(o.reshape(n, -1), gate)

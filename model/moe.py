@@ -1,0 +1,116 @@
+"""Stable LatentMoE (spec section 6): router on the full hidden size, experts in a latent, the norm after their weighted sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from kernels.grouped import grouped_situ_mlp, straight_through
+from kernels.rows import expert_order, from_pairs, to_pairs
+from model.activations import SituMLP
+from model.balance import Histogram
+from model.config import K3Config
+from model.norms import RMSNorm
+from model.quant import QuantSpec, straight_through_round
+
+
+class Router(nn.Module):
+    """Sigmoid scores, selection by score + bias, weights from the scores of the chosen, renormalised."""
+
+    def __init__(self, config: K3Config) -> None:
+        super().__init__()
+        self.k, self.factor = config.num_experts_per_token, config.routed_scaling_factor
+        self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
+        self.e_score_correction_bias: Tensor
+        self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
+        self.histogram = Histogram(config.num_experts, self.k)
+
+    def forward(self, x: Tensor, routes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(weights [N, K], chosen Long [N, K]) for x [N, H].
+
+        Where `routes` [N, K] is >= 0 those experts are used, with weights from the live dense scores (F079).
+        Equal scores go to the smaller expert index.
+        """
+        scores = torch.sigmoid(nn.functional.linear(x.to(self.weight.dtype), self.weight))
+        biased = scores.detach() + self.e_score_correction_bias
+        ranked, order = torch.sort(biased, dim=-1, descending=True, stable=True)
+        chosen = order[:, : self.k]
+        if routes is not None:
+            chosen = torch.where(routes >= 0, routes.to(chosen.dtype), chosen)
+        elif self.training and self.histogram.enabled:
+            self.histogram.add(scores.detach(), ranked[:, self.k], self.e_score_correction_bias)
+        picked = scores.gather(1, chosen)
+        return picked / (picked.sum(-1, keepdim=True) + 1e-20) * self.factor, chosen
+
+
+class Experts(nn.Module):
+    """All routed experts of a layer, stacked: w1 (gate), w3 (up) [E, I, L] and w2 (down) [E, L, I]."""
+
+    def __init__(self, config: K3Config, quant: QuantSpec) -> None:
+        super().__init__()
+        e, i, latent = config.num_experts, config.moe_intermediate_size, config.routed_expert_hidden_size
+        self.w1 = nn.Parameter(torch.empty(e, i, latent))
+        self.w3 = nn.Parameter(torch.empty(e, i, latent))
+        self.w2 = nn.Parameter(torch.empty(e, latent, i))
+        self.betas = (config.activation_situ_beta, config.activation_situ_linear_beta)
+        self.quant = quant
+        self._cached: tuple[Tensor, Tensor] | None = None
+        self._versions: tuple[int, ...] = ()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Round the weights and keep the result; call it after every change of the weights."""
+        rounding = self.quant.weight_rounding
+        if rounding is not None:
+            self._cached = (torch.cat((rounding(self.w1), rounding(self.w3)), 1), rounding(self.w2))
+            self._versions = (self.w1._version, self.w3._version, self.w2._version)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Experts:
+        """Keep the rounded weights with the masters when the module moves or changes dtype."""
+        super()._apply(fn, recurse)
+        if self._cached is not None:
+            self.refresh()
+        return self
+
+    def gemm_weights(self) -> tuple[Tensor, Tensor]:
+        """(w13 [E, 2I, L], w2 [E, L, I]) as the GEMMs see them; gradients reach the masters, straight through the rounding.
+
+        Raises RuntimeError if the weights changed after the last `refresh`.
+        """
+        if self.quant.expert_weights == "none":
+            return torch.cat((self.w1, self.w3), 1), self.w2
+        if self._cached is None or self._versions != (self.w1._version, self.w3._version, self.w2._version):
+            raise RuntimeError("expert weights changed: call refresh_quantized() before the next forward")
+        return straight_through(self._cached[0], self.w1, self.w3), straight_through(self._cached[1], self.w2)
+
+    def forward(self, z: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """Weighted sum of the chosen experts' outputs: z [N, L], weights and chosen [N, K] -> [N, L]."""
+        rounding = self.quant.activation_rounding
+        w13, w2 = self.gemm_weights()
+        order, inverse, counts = expert_order(chosen, w2.shape[0])
+        pairs = to_pairs(straight_through_round(z, rounding), order, inverse, chosen.shape[1])
+        out = grouped_situ_mlp(pairs, w13, w2, counts.tolist(), self.betas, rounding)
+        return from_pairs(out, weights, order, inverse)
+
+
+class LatentMoE(nn.Module):
+    """Router, latent experts and shared expert of one layer; `experts` may be replaced (expert parallelism)."""
+
+    def __init__(self, config: K3Config, quant: QuantSpec) -> None:
+        super().__init__()
+        h, latent = config.hidden_size, config.routed_expert_hidden_size
+        self.gate = Router(config)
+        self.experts: nn.Module = Experts(config, quant)
+        self.shared_experts = SituMLP(config, config.shared_intermediate_size)
+        self.routed_expert_down_proj = nn.Linear(h, latent, bias=False)
+        self.routed_expert_norm = RMSNorm(latent, config.rms_norm_eps)
+        self.routed_expert_up_proj = nn.Linear(latent, h, bias=False)
+
+    def forward(self, x: Tensor, routes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Real tokens only: x [N, H], routes [N, K] or None -> (y [N, H], chosen Long [N, K])."""
+        weights, chosen = self.gate(x, routes)
+        u = self.experts(self.routed_expert_down_proj(x), weights, chosen)
+        y = self.routed_expert_up_proj(self.routed_expert_norm(u))
+        return y + self.shared_experts(x), chosen
