@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
+from environments.adapters.reasoning_gym_sources import SOURCES
 from environments.base import Environment
 from environments.spec import EnvSpec
 
@@ -23,6 +24,22 @@ def _primer(domain: str, names: str) -> list[EnvSpec]:
             domain=domain,
         )
         for name in names.split()
+    ]
+
+
+def _reasoning_gym() -> list[EnvSpec]:
+    """Rows of `reasoning_gym/<dataset>`."""
+    return [
+        EnvSpec(
+            id=f"reasoning_gym/{name}",
+            use="environments.adapters.reasoning_gym:ReasoningGym",
+            args={"name": name},
+            domain=source.domain,
+            tags=("third_party",),
+            levels=tuple(range(1, len(source.configs) + 1)),
+            requires=("reasoning_gym",),
+        )
+        for name, source in SOURCES.items()
     ]
 
 
@@ -51,6 +68,7 @@ _ROWS: list[EnvSpec] = [
     *_primer("sets", "members union common missing"),
     *_primer("tables", "lookup chain"),
     *_primer("programs", "assign machine swaps"),
+    *_reasoning_gym(),
     *_workshop(),
 ]
 
