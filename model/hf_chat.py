@@ -1,0 +1,200 @@
+"""Chat through a Hugging Face folder's own tokenizer and chat template, without ever rendering a sampled turn again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from model.chat import Reply
+
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
+_OPEN_THINK, _CLOSE_THINK, _OPEN_CALL = "<think>", "</think>", "<tool_call>"
+_SENTINEL = "zqxj"
+"""Stands for an assistant's text where only the template's own text is looked for."""
+
+
+class HFChatTokenizer:
+    """`model.chat.ChatTokenizer` for any folder with a tokenizer.json and a chat template.
+
+    A prompt is rendered once. After it ids are only appended: what was sampled, then the template's text between the
+    end of an assistant turn and the next generation prompt. That text is found by rendering two short conversations,
+    one the beginning of the other; a template that rewrites earlier text instead is refused with its reason.
+    The effort is a sentence in the system message. Tool calls are read in the `<tool_call>{json}</tool_call>` form.
+    Text that spells a special token is broken by a zero-width space: it cannot forge structure.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        from transformers import PreTrainedTokenizerFast
+
+        self.path = str(path)
+        if not (Path(path) / "tokenizer.json").is_file():
+            raise FileNotFoundError(f"{path} has no tokenizer.json")
+        self._tokenizer = PreTrainedTokenizerFast.from_pretrained(self.path, local_files_only=True)
+        if not self._tokenizer.chat_template:
+            raise ValueError(f"{path} has no chat template: add chat_template.jinja to it")
+        self._marks = sorted(self._tokenizer.get_added_vocab(), key=len, reverse=True)
+        self.vocab_size: int = len(self._tokenizer)
+        self.end_text, self.end_id = self._find_end()
+        eos = self._tokenizer.eos_token_id
+        self.stop_ids: tuple[int, ...] = (self.end_id,) if eos in (None, self.end_id) else (self.end_id, eos)
+        user = self._render([{"role": "user", "content": _SENTINEL}], prompt=True)
+        self._thinking_open = user.rstrip().endswith(_OPEN_THINK)
+
+    def __reduce__(self) -> tuple:
+        return HFChatTokenizer, (self.path,)
+
+    def encode(self, text: str) -> list[int]:
+        """Text to ids; special tokens that it spells become their ids."""
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Ids to text, special tokens spelled out."""
+        return self._tokenizer.decode(
+            [int(i) for i in ids], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+
+    def render_prompt(
+        self, messages: Sequence[dict], tools: Sequence[dict] = (), effort: str | None = None
+    ) -> list[int]:
+        """The generation prompt: the template on system message with effort, tools and messages."""
+        return self.encode(self._render(_with_effort(messages, effort), tools, prompt=True))
+
+    def render_tool_results(self, messages: Sequence[dict]) -> list[int]:
+        """What follows an assistant turn that ended with `end_id`: the messages, then the next generation prompt.
+
+        Raises ValueError if the template does not append.
+        """
+        calls = [
+            {"id": m.get("tool_call_id", f"call:{i}"), "name": m.get("name", "call"), "arguments": {}}
+            for i, m in enumerate(messages)
+            if m["role"] == "tool"
+        ]
+        turn: dict[str, Any] = {"role": "assistant", "content": _SENTINEL}
+        before = [{"role": "user", "content": _SENTINEL}, turn | ({"tool_calls": calls} if calls else {})]
+        added = self._suffix(self._render(before), self._render([*before, *messages], prompt=True))
+        tail = self._render(before).rpartition(self.end_text)[2]
+        return self.encode(tail + added)
+
+    def encode_assistant(self, message: dict) -> list[int]:
+        """The ids that the policy should sample for this message: from after the generation prompt to `end_id`."""
+        before = [{"role": "user", "content": _SENTINEL}]
+        turn = self._suffix(self._render(before, prompt=True), self._render([*before, message]))
+        return self.encode(turn.rpartition(self.end_text)[0] + self.end_text)
+
+    def parse(self, ids: Sequence[int]) -> Reply:
+        """Read one sampled turn (the ids after the generation prompt). Never raises; `problem` names what is wrong."""
+        ids = [int(i) for i in ids]
+        at = next((n for n, i in enumerate(ids) if i in self.stop_ids), None)
+        used = len(ids) if at is None else at + 1
+        message, problem = self._read(self.decode(ids[:at]))
+        if at is None:
+            problem = problem or "the turn ends without an end token"
+        elif used < len(ids):
+            problem = problem or "text after the end of the message"
+        return Reply(message, problem, used)
+
+    def parse_reply(self, ids: Sequence[int]) -> tuple[dict, bool]:
+        """The message, and whether the turn was well formed and complete."""
+        reply = self.parse(ids)
+        return reply.message, reply.problem is None
+
+    def _read(self, text: str) -> tuple[dict, str | None]:
+        message: dict = {"role": "assistant", "content": "", "reasoning_content": ""}
+        problem = None
+        opened = text.lstrip().startswith(_OPEN_THINK)
+        if opened or self._thinking_open:
+            thinking, closed, text = text.partition(_CLOSE_THINK)
+            message["reasoning_content"] = thinking.replace(_OPEN_THINK, "", int(opened)).strip()
+            if not closed:
+                problem = "the think channel is not closed"
+        content, _, _ = text.partition(_OPEN_CALL)
+        message["content"] = content.strip()
+        calls = []
+        for position, match in enumerate(_CALL.finditer(text)):
+            call, fault = _read_call(match.group(1), position)
+            calls += [call] if call else []
+            problem = problem or fault
+        if _CALL.sub("", text[len(content) :]).strip():
+            problem = problem or "text after the first tool call"
+        if calls:
+            message["tool_calls"] = calls
+        return message, problem
+
+    def _render(self, messages: Sequence[dict], tools: Sequence[dict] = (), prompt: bool = False) -> str:
+        try:
+            return self._tokenizer.apply_chat_template(
+                [self._foreign(m) for m in messages],
+                tools=[{"type": "function", "function": dict(t)} for t in tools] or None,
+                add_generation_prompt=prompt,
+                tokenize=False,
+            )
+        except Exception as e:  # a template raises whatever its author chose
+            raise ValueError(f"the chat template of {self.path} refuses {[m['role'] for m in messages]}: {e}") from e
+
+    def _foreign(self, message: dict) -> dict:
+        """Our message as templates expect it."""
+        out = {k: self._inert(v) if isinstance(v, str) and k != "role" else v for k, v in message.items()}
+        if calls := message.get("tool_calls"):
+            out["tool_calls"] = [
+                {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+                for c in calls
+            ]
+        return out
+
+    def _inert(self, text: str) -> str:
+        for mark in self._marks:
+            text = text.replace(mark, f"{mark[0]}\u200b{mark[1:]}")
+        return text
+
+    def _suffix(self, before: str, after: str) -> str:
+        if not after.startswith(before):
+            raise ValueError(
+                f"the chat template of {self.path} rewrites earlier text when a message is added, so a conversation "
+                "cannot be continued token by token: use a template that only appends"
+            )
+        return after[len(before) :]
+
+    def _find_end(self) -> tuple[str, int]:
+        """The first special token after an assistant's text."""
+        turn = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}]
+        rest = self._render(turn).rpartition(_SENTINEL)[2]
+        added = self._tokenizer.get_added_vocab()
+        for token in self.encode(rest):
+            text = self._tokenizer.convert_ids_to_tokens(token)
+            if text in added:
+                return text, token
+        raise ValueError(f"the chat template of {self.path} ends an assistant turn without a special token")
+
+
+def effort_text(effort: str) -> str:
+    """The sentence that asks for an effort; short, since small vocabularies spend many tokens on it."""
+    return f"Thinking effort: {effort}."
+
+
+def _with_effort(messages: Sequence[dict], effort: str | None) -> list[dict]:
+    """The effort joins a system message that is there already: many templates allow one, and only as the first."""
+    if effort is None:
+        return list(messages)
+    if messages and messages[0]["role"] == "system":
+        return [{**messages[0], "content": f"{messages[0]['content']}\n\n{effort_text(effort)}"}, *messages[1:]]
+    return [{"role": "system", "content": effort_text(effort)}, *messages]
+
+
+def _read_call(text: str, position: int) -> tuple[dict | None, str | None]:
+    """A call and its fault: what is not {"name": str, "arguments": object} keeps its text as arguments."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict) and isinstance(value.get("name"), str) and isinstance(value.get("arguments"), dict):
+        name = value["name"]
+        return {"id": f"{name}:{position}", "name": name, "arguments": value["arguments"]}, None
+    found = _NAME.search(text)
+    if found is None:
+        return None, "a tool call without a name"
+    name = found.group(1)
+    return {"id": f"{name}:{position}", "name": name, "arguments": text.strip()}, "the arguments are not an object"
