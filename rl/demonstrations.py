@@ -134,7 +134,9 @@ def stream(recipe: Recipe, workers: int) -> Iterator[Shard]:
     context = multiprocessing.get_context("spawn")
     queues = [context.Queue(maxsize=2) for _ in range(workers)]
     processes = [
-        context.Process(target=_work, args=(recipe, w, workers, q, os.getpid()), daemon=True, name=f"demonstrations-{w}")
+        context.Process(
+            target=_work, args=(recipe, w, workers, q, os.getpid()), daemon=True, name=f"demonstrations-{w}"
+        )
         for w, q in enumerate(queues)
     ]
     for process in processes:
@@ -213,7 +215,9 @@ def main() -> None:
     start = time.process_time()
     shard = make_shard(recipe, recipe.load(), ChatTokenizer(), 0)
     rate = len(shard.ids) / (time.process_time() - start)
-    print(f"{rate:,.0f} tokens/s of one process, {shard.lengths.mean():.1f} tokens a sequence, {shard.mask.mean():.2f} of")
+    print(
+        f"{rate:,.0f} tokens/s of one process, {shard.lengths.mean():.1f} tokens a sequence, {shard.mask.mean():.2f} of"
+    )
     print(f"them the policy's; longest {shard.lengths.max()}; too long: {dict(shard.too_long)}")
 
 
