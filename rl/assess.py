@@ -71,7 +71,7 @@ def assess(group: Group, reward: EffortReward, base_length: float, step: int, co
 
 
 def step_metrics(groups: list[Assessed]) -> dict[str, Any]:
-    """Outcome metrics of one step: pooled, by effort and by environment; invalid samples are counted, never averaged."""
+    """Outcome metrics of one step: pooled, by effort, by environment; invalid samples are counted, never averaged."""
     out: dict[str, Any] = {"groups": len(groups)}
     rows = [
         (a.group.order.task.environment, str(a.group.order.effort), a.raw[i], a.shaped[i], a.lengths[i], a.valid[i], t)

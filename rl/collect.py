@@ -1,9 +1,9 @@
 """Between the mixture and the learner: plans groups, waits for them, and hands out one step's batch.
 
-One rule serves synchronous and asynchronous training (rollout/buffer.py): groups are started only while they can still be
-trained within `max_staleness`, and before a step is trained every group that would otherwise become too old is waited for;
-with max_staleness 0 these are all of them. Nothing is thrown away for being slow, so slow tasks are trained as often as
-they are drawn. What a synchronous step trains does not depend on the order in which its groups finish.
+One rule serves synchronous and asynchronous training (rollout/buffer.py): groups are started only while they can
+still be trained within `max_staleness`, and before a step is trained every group that would otherwise become too old is
+waited for; with max_staleness 0 these are all of them. Nothing is thrown away for being slow, so slow tasks are trained
+as often as they are drawn. What a synchronous step trains does not depend on the order in which its groups finish.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Collector:
     def batch(self) -> list[Assessed]:
         """The groups of one optimizer step, oldest weights first, then by id; call `advance` when it is trained.
 
-        Returns fewer than `groups_per_step` when `max_sampling_rounds` is used up. Raises StarvedError if there are none,
-        and TimeoutError if nothing finishes within three group deadlines (dispatch, re-dispatch, margin).
+        Returns fewer than `groups_per_step` when `max_sampling_rounds` is used up. Raises StarvedError if there are
+        none, and TimeoutError if nothing finishes within three group deadlines (dispatch, re-dispatch, margin).
         """
         last_news = time.monotonic()
         while True:
