@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -13,6 +14,9 @@ from model.xtml import Mark, Part, Run, assistant_parts, conversation_parts, gen
 
 VOCABULARY = Path(__file__).parent / "data" / "tokenizer.json"
 """The committed vocabulary of 512 entries, made by `model/train_tokenizer.py`."""
+
+Messages = Sequence[Mapping[str, Any]]
+"""Chat messages, as in `environments.task.Message`."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,16 @@ class ChatTokenizer:
         return out
 
     def render_prompt(
-        self, messages: Sequence[dict], tools: Sequence[dict] = (), effort: str | None = None
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]] = (), effort: str | None = None
     ) -> list[int]:
         """The generation prompt: tool declarations, effort message, messages, and the opened think channel."""
         return self.ids([*conversation_parts(messages, tools, effort), *generation_prefix()])
 
-    def render_tool_results(self, messages: Sequence[dict]) -> list[int]:
+    def render_tool_results(self, messages: Messages) -> list[int]:
         """What follows an assistant turn that ended with `end_id`: messages for it, then the next generation prefix."""
         return self.ids([*conversation_parts(messages), *generation_prefix()])
 
-    def encode_assistant(self, message: dict) -> list[int]:
+    def encode_assistant(self, message: Mapping[str, Any]) -> list[int]:
         """The ids that the policy should sample for this message: from after the generation prefix to `end_id`."""
         return self.ids(assistant_parts(message))
 

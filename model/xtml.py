@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -81,7 +81,7 @@ def generation_prefix() -> list[Part]:
     return [*_open("message", role="assistant"), *_open("think")]
 
 
-def _call(call: dict, index: int) -> list[Part]:
+def _call(call: Mapping[str, Any], index: int) -> list[Part]:
     parts = _open("call", tool=call["name"], index=index)
     arguments = call["arguments"]
     if isinstance(arguments, dict):
@@ -94,7 +94,7 @@ def _call(call: dict, index: int) -> list[Part]:
     return [*parts, *_close("call")]
 
 
-def assistant_parts(message: dict) -> list[Part]:
+def assistant_parts(message: Mapping[str, Any]) -> list[Part]:
     """The assistant's turn after the generation prefix; its thinking is kept, even when empty."""
     parts = [*_text(message.get("reasoning_content", "")), *_close("think")]
     parts += [*_open("response"), *_text(message["content"]), *_close("response")]
@@ -106,12 +106,14 @@ def assistant_parts(message: dict) -> list[Part]:
     return [*parts, *_close("message"), Mark.END]
 
 
-def _tool_result(message: dict, index: int) -> list[Part]:
+def _tool_result(message: Mapping[str, Any], index: int) -> list[Part]:
     name = message.get("name") or message.get("tool_call_id", "").rpartition(":")[0]
     return _message(_text(message["content"]), role="tool", tool=name, index=index)
 
 
-def conversation_parts(messages: Sequence[dict], tools: Sequence[dict] = (), effort: str | None = None) -> list[Part]:
+def conversation_parts(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), effort: str | None = None
+) -> list[Part]:
     """A whole conversation: tool declarations, effort message, then the messages; no generation prefix at the end."""
     parts: list[Part] = []
     if tools:

@@ -15,8 +15,9 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def make_shard(recipe: Recipe, envs: list[Environment], tok: ChatTokenizer, numb
     )
 
 
-def stream(recipe: Recipe, workers: int) -> Iterator[Shard]:
+def stream(recipe: Recipe, workers: int) -> Generator[Shard, None, None]:
     """Shards 0, 1, 2, ... without end, made by `workers` processes ahead of time (0: here, when asked for).
 
     Raises RuntimeError naming the worker that failed or gave nothing for `_WAIT_S` seconds.
@@ -152,7 +153,7 @@ def stream(recipe: Recipe, workers: int) -> Iterator[Shard]:
             process.terminate()
 
 
-def _receive(q: multiprocessing.Queue, process: multiprocessing.Process) -> Shard:
+def _receive(q: multiprocessing.Queue, process: BaseProcess) -> Shard:
     deadline = time.monotonic() + _WAIT_S
     while True:
         try:

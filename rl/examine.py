@@ -7,7 +7,7 @@ history and must make the oracle's calls (or give its answer), so that no sandbo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,7 +153,7 @@ def grade(asked: Sequence[Question], outputs: Sequence[list[int]], tok: ChatToke
             return False
         if question.expected is not None:
             return _action(reply.message) == _action(question.expected)
-        conversation = [*question.task.prompt, reply.message]
+        conversation: list[Any] = [*question.task.prompt, reply.message]
         return (await question.env.grade(question.task, conversation, None)).solved
 
     async def every() -> list[bool]:
@@ -167,7 +167,7 @@ def grade(asked: Sequence[Question], outputs: Sequence[list[int]], tok: ChatToke
     return list(rows.values())
 
 
-def _action(message: dict) -> tuple:
+def _action(message: Mapping[str, Any]) -> tuple:
     calls = [(c["name"], c["arguments"]) for c in message.get("tool_calls", [])]
     return (calls, None if calls else message["content"].strip())
 

@@ -75,13 +75,8 @@ class Imitator:
         matrices = [p for n, p in named if p.ndim in (2, 3) and not any(part in n for part in _OTHER)]
         rest = [p for n, p in named if not any(p is m for m in matrices)]
         self.parameters = [p for _, p in named]
-        self.optimizers = [
-            Muon(matrices, lr=pace.matrices),
-            torch.optim.AdamW(
-                rest, lr=pace.rest, betas=(0.9, 0.95), weight_decay=0.0, fused=self.device.type == "cuda"
-            ),
-        ]
-        self.base = [pace.matrices, pace.rest]
+        adam = torch.optim.Adam(rest, lr=pace.rest, betas=(0.9, 0.95), fused=self.device.type == "cuda")
+        self.optimizers = [(Muon(matrices, lr=pace.matrices), pace.matrices), (adam, pace.rest)]
         enable_balancing(policy)
         self.tokens = 0
 
@@ -98,9 +93,9 @@ class Imitator:
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         factor = self.pace.factor(self.tokens)
-        for optimizer, base in zip(self.optimizers, self.base, strict=True):
+        for optimizer, rate in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = base * factor
+                group["lr"] = rate * factor
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         balance_update(self.policy)
