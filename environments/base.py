@@ -73,7 +73,7 @@ class Environment:
         for attempt in range(_MAX_DRAWS):
             rng = random.Random(f"{self.id}|{split}|{level}|{index}|{seed}|{attempt}")
             draft = self.draw(rng, level)
-            prompt = (
+            prompt: tuple[Message, ...] = (
                 ({"role": "user", "content": draft.prompt},) if isinstance(draft.prompt, str) else tuple(draft.prompt)
             )
             held_out = prompt_key(prompt) % TEST_SHARE == 0

@@ -16,7 +16,7 @@ from rewards.grade import Grade
 
 _BOX = re.compile(r"\\boxed\{([^{}]*)\}|<answer>(.*?)</answer>", re.DOTALL)
 _HEDGE = re.compile(r"[\s,;/$.]*(or|and)?[\s,;/$.]*")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:/[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?(?:0|[1-9][0-9]*|(?=\.))(?:\.[0-9]+)?(?:/[1-9][0-9]*)?")
 _MAX_CHARS = 2000
 """A longer answer is no answer of these tasks; it also bounds the work of every comparison."""
 _MAX_NUMBER_CHARS = 200
@@ -65,13 +65,14 @@ def same_text(answer: str, gold: str) -> bool:
 
 
 def number(text: str) -> Fraction | None:
-    """The exact value of a numeral, or None unless the WHOLE text is one; spaced digits ("9 5") are one numeral."""
+    """The exact value of a numeral, or None unless the WHOLE text is one.
+
+    Spaced digits ("9 5") are one numeral; leading zeros are none, so that "0 0 0" is not 0 said three times.
+    """
     compact = "".join(text.split())
     if len(compact) > _MAX_NUMBER_CHARS or not _NUMBER.fullmatch(compact):
         return None
     top, _, bottom = compact.partition("/")
-    if bottom and int(bottom) == 0:
-        return None
     return Fraction(top) / int(bottom or 1)
 
 

@@ -44,7 +44,7 @@ def _dataset(name: str, level: int) -> Any:
 
 
 def _source(name: str) -> Source:
-    return SOURCES.get(name, Source())
+    return SOURCES.get(name, Source(exact=False))
 
 
 class ReasoningGym(Environment):

@@ -43,8 +43,9 @@ class Source:
     hear: Callable[[str], str] = lambda text: text
     steps: Callable[[Entry], list[str]] = _numbers
     check: Callable[[Entry], list[str]] = _numbers
-    exact: bool = False
-    """Whether the answer must equal the gold: for scorers that are more lenient than the question."""
+    exact: bool = True
+    """Whether the answer must also equal the gold, as text or as a number: some scorers let every number be off by one,
+    or count leading zeros for nothing. Without it the scorer alone decides."""
 
 
 def _join(text: str) -> str:
@@ -325,6 +326,7 @@ SOURCES: dict[str, Source] = {
         lambda text: _TIMES.join(_join(p) for p in text.split("x")),
         _factors,
         _factors_check,
+        exact=False,  # the factors may come in any order
     ),
     "simple_equations": Source(
         (
@@ -349,7 +351,6 @@ SOURCES: dict[str, Source] = {
         lambda text: "[" + ", ".join(f"'{_join(n)}'" for n in text.split(",")) + "]",
         _sorted,
         lambda entry: [_list(sorted(_given(entry), reverse=not _descending(entry)))],
-        exact=True,  # the scorer lets every number be off by one
     ),
     "spell_backward": Source(
         ({"max_word_len": 4}, {"min_word_len": 5, "max_word_len": 7}),
