@@ -156,10 +156,11 @@ def stream(recipe: Recipe, workers: int) -> Generator[Shard, None, None]:
 def _receive(q: multiprocessing.Queue, process: BaseProcess) -> Shard:
     deadline = time.monotonic() + _WAIT_S
     while True:
+        alive = process.is_alive()  # asked before the queue: what a worker put before it ended is still read
         try:
             shard = q.get(timeout=1.0)
         except queue.Empty:
-            if not process.is_alive():
+            if not alive:
                 raise RuntimeError(f"{process.name} died (exit code {process.exitcode})") from None
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{process.name} made no shard for {_WAIT_S:.0f} s") from None
