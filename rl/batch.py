@@ -43,9 +43,11 @@ class MicroBatch:
     """Rows padded to the longest of them. Arrays [B, T]: input_ids int64, mask bool, behaviour, advantage and
     temperature float32; lengths int64 [B]; environment int64 [B]; routes int16 [B, T, moe layers, top-k] or None.
 
-    Column t of every stream belongs to TOKEN t (predicted from position t - 1); column 0 is never trained.
+    Column t of every stream belongs to TOKEN t (predicted from position t - 1); column 0 is never trained. `ids` names
+    the rows.
     """
 
+    ids: tuple[str, ...]
     input_ids: np.ndarray
     lengths: np.ndarray
     mask: np.ndarray
@@ -70,6 +72,7 @@ class MicroBatch:
         """Pad rows on the right to the longest of them (or to `width` tokens)."""
         size = (len(rows), max(width or 0, *(len(r) for r in rows)))
         out = MicroBatch(
+            ids=tuple(r.id for r in rows),
             input_ids=np.zeros(size, np.int64),
             lengths=np.array([len(r) for r in rows], np.int64),
             mask=np.zeros(size, bool),

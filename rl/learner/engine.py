@@ -1,0 +1,100 @@
+"""DeepSpeed around the policy: parameter groups, the optimizer, ZeRO; no clipping, scheduling or scaling of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl.config import LearnerConfig
+from rl.learner.muon import MuonAdamW
+
+FROZEN = (".indexer.",)
+"""Parts of names that RL does not train: the sparse-attention indexer learns from its own loss only."""
+NOT_MUON = ("embed_tokens", "lm_head", "conv1d", "res_proj")
+"""Matrices that AdamW steps under Muon: tables of vectors, depthwise filters, single vectors stored as rows."""
+BUCKET = 50_000_000
+"""Elements of one reduction at most; DeepSpeed allocates a buffer of this size, so it is cut to the model's."""
+
+
+def freeze(policy: nn.Module) -> list[str]:
+    """Switch gradients off where RL does not train; returns the names."""
+    frozen = [name for name, _ in policy.named_parameters() if any(part in name for part in FROZEN)]
+    for name, p in policy.named_parameters():
+        if name in frozen:
+            p.requires_grad_(False)
+    return frozen
+
+
+def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str, Any]]:
+    """Groups that differ in weight decay (vectors have none), in optimizer half (Muon) and in expert parallelism.
+
+    Groups of expert-parallel parameters are marked as DeepSpeed wants them: reduced over their own holders only.
+    """
+    groups: dict[tuple, list[Tensor]] = {}
+    for name, p in policy.named_parameters():
+        if p.requires_grad:
+            matrix = p.ndim >= 2 and min(p.shape[-2:]) > 1
+            muon = config.optimizer == "muon" and matrix and not any(part in name for part in NOT_MUON)
+            groups.setdefault((getattr(p, "group_name", None), matrix, muon), []).append(p)
+    out = []
+    for (expert, matrix, muon), params in groups.items():
+        group: dict[str, Any] = {"params": params, "weight_decay": config.weight_decay if matrix else 0.0}
+        group["name"] = expert or f"shared_{'matrix' if matrix else 'vector'}{'_muon' if muon else ''}"
+        if expert is not None:
+            group["moe"] = True
+        if config.optimizer == "muon":
+            group["muon"] = muon
+        out.append(group)
+    return out
+
+
+def build_optimizer(groups: list[dict[str, Any]], config: LearnerConfig) -> torch.optim.Optimizer:
+    """AdamW or Muon. Raises ValueError for another name, or for Muon over ZeRO, which would cut its matrices."""
+    betas = (config.beta1, config.beta2)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay, foreach=False)
+    if config.optimizer == "muon":
+        if config.zero_stage != 0:
+            raise ValueError("optimizer=muon orthogonalises whole matrices: set learner.zero_stage=0")
+        return MuonAdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+    raise ValueError(f"unknown optimizer {config.optimizer!r}: adamw or muon")
+
+
+def build_engine(module: nn.Module, policy: nn.Module, config: LearnerConfig) -> Any:
+    """`deepspeed.initialize` with our optimizer. Raises ValueError for ZeRO-3: nothing here gathers its parameters."""
+    import deepspeed
+
+    if config.zero_stage not in (0, 1, 2):
+        raise ValueError(f"learner.zero_stage={config.zero_stage}: 0, 1 or 2")
+    optimizer = build_optimizer(parameter_groups(policy, config), config)
+    elements = min(BUCKET, sum(p.numel() for p in policy.parameters()))
+    settings = {
+        "train_micro_batch_size_per_gpu": 1,  # batches have any size here: the loss carries its own denominator
+        "gradient_accumulation_steps": 1,
+        "steps_per_print": 2**62,
+        "gradient_clipping": 0.0,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {
+            "stage": config.zero_stage,
+            "contiguous_gradients": True,
+            "reduce_scatter": True,
+            "overlap_comm": False,
+            "reduce_bucket_size": elements,
+            "allgather_bucket_size": elements,
+        },
+    }
+    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=settings)
+    return engine
+
+
+def learning_rate(config: LearnerConfig, step: int) -> float:
+    """Linear warm-up to `lr`, then constant: a function of the step alone, so that a resume cannot count it twice."""
+    return config.lr * min(1.0, (step + 1) / max(1, config.warmup_steps))
+
+
+def set_learning_rate(engine: Any, rate: float) -> None:
+    """For every parameter group."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = rate

@@ -1,0 +1,64 @@
+"""The gradient norm over expert AND shared parameters together, and clipping by it (DeepSpeed's own is off)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl.learner.distributed import sum_over_ranks
+
+
+def reduced_gradients(engine: Any) -> list[tuple[Tensor, int]]:
+    """This rank's pieces of the reduced gradient, each with the number of ranks that hold the same piece.
+
+    ZeRO 1 and 2: disjoint pieces of every group's flat gradient. Without ZeRO: whole gradients, shared ones on all
+    ranks, expert ones on the ranks that share the same experts. Valid between the last backward and the step.
+    """
+    if engine.zero_optimization():
+        return [(piece, 1) for pieces in engine.optimizer.averaged_gradients.values() for piece in pieces]
+    world = torch.distributed.get_world_size()
+    pieces = []
+    for p in engine.module.parameters():
+        if p.grad is not None:
+            expert = getattr(p, "group_name", None)
+            holders = torch.distributed.get_world_size(engine.expert_data_parallel_group[expert]) if expert else world
+            pieces.append((p.grad, holders))
+    return pieces
+
+
+def global_norm(pieces: list[tuple[Tensor, int]]) -> float:
+    """L2 norm of the whole gradient, every element counted once; summed in float64 over all ranks (a collective).
+
+    Rank norms of experts add in square: 3 on one rank and 4 on the other are 5 (F075).
+    """
+    square = torch.zeros((), dtype=torch.float64)
+    for piece, holders in pieces:
+        square += piece.detach().double().square().sum().cpu() / holders
+    return math.sqrt(float(sum_over_ranks(square)))
+
+
+def clip(pieces: list[tuple[Tensor, int]], norm: float, limit: float) -> None:
+    """Scale the gradient in place so that its global norm is at most `limit` (0: no limit)."""
+    if limit > 0 and norm > limit:
+        for piece, _ in pieces:
+            piece.mul_(limit / norm)
+
+
+def fill_missing(parameters: list[Tensor]) -> None:
+    """Zero gradients where none arrived: ranks must reduce the same tensors, and a missing one would differ by rank."""
+    for p in parameters:
+        if p.requires_grad and p.grad is None:
+            p.grad = torch.zeros_like(p)
+
+
+def discard(engine: Any) -> None:
+    """Forget the reduced gradient without a step."""
+    engine.zero_grad()
+    if engine.zero_optimization():
+        engine.optimizer.zero_grad(set_to_none=True)
+        for key in engine.optimizer.averaged_gradients:
+            engine.optimizer.averaged_gradients[key] = None
+            engine.optimizer.all_grad_tensors[key] = None

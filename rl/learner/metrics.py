@@ -1,0 +1,94 @@
+"""Metrics of one optimizer step, from the very tensors that the loss used; sums over ranks, weighted by tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rl.algorithms.loss.streams import LossResult
+from rl.learner.distributed import max_over_ranks, sum_over_ranks
+
+SUMS = ("loss", "entropy", "ratio", "clip_low", "clip_high", "kl", "logp_diff", "correction", "tokens")
+"""Summed over tokens; all but loss and tokens are reported as means over tokens."""
+PEAKS = ("ratio", "logp_diff", "correction")
+"""Maxima over tokens."""
+PER_ENV = ("entropy", "kl", "logp_diff", "tokens")
+"""Also summed by environment."""
+
+
+class StepMetrics:
+    """Accumulates over micro-batches; `reduce` is a collective, called once by every rank."""
+
+    def __init__(self, environments: tuple[str, ...], moe_shape: tuple[int, int] | None) -> None:
+        self.environments = environments
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
+        self.peaks = torch.zeros(len(PEAKS), dtype=torch.float64)
+        self.env_sums = torch.zeros(len(environments), len(PER_ENV), dtype=torch.float64)
+        self.env_peak = torch.zeros(len(environments), dtype=torch.float64)
+        self.load = None if moe_shape is None else torch.zeros(moe_shape, dtype=torch.float64)
+        """Tokens of every expert [MoE layers, experts]; None for a dense policy."""
+        self.micro_batches = torch.zeros(2, dtype=torch.float64)
+        """Micro-batches that train something, and dummies."""
+
+    def add_tokens(
+        self, result: LossResult, current: Tensor, behaviour: Tensor, entropy: Tensor, correction: Tensor, mask: Tensor
+    ) -> dict[str, Tensor]:
+        """Take in one micro-batch: tensors [B, T]; returns the per-token values that it summed (float64, masked)."""
+        log_ratio = (current.detach() - behaviour).masked_fill(~mask, 0.0).double()
+        values = {
+            "entropy": entropy,
+            "ratio": log_ratio.clamp(-20, 20).exp(),
+            "clip_low": result.cut_low,
+            "clip_high": result.cut_high,
+            # k3 of KL(behaviour || current), from samples of the behaviour policy: r - 1 - log r >= 0 (Schulman 2020).
+            "kl": log_ratio.clamp(-20, 20).exp() - 1 - log_ratio,
+            "logp_diff": log_ratio.abs(),
+            "correction": correction,
+            "tokens": torch.ones_like(log_ratio),
+        }
+        values = {k: v.detach().double().masked_fill(~mask, 0.0).cpu() for k, v in values.items()}
+        values["loss"] = result.loss.detach().double().cpu()
+        self.sums += torch.stack([values[k].sum() for k in SUMS])
+        self.peaks = torch.maximum(self.peaks, torch.stack([values[k].max() for k in PEAKS]))
+        return values
+
+    def add_environments(self, values: dict[str, Tensor], environment: Tensor) -> None:
+        """The same values by environment Long [B] of each row."""
+        rows = torch.stack([values[k].sum(1) for k in PER_ENV], 1)
+        self.env_sums.index_add_(0, environment, rows)
+        self.env_peak.scatter_reduce_(0, environment, values["logp_diff"].amax(1), "amax")
+
+    def add_routes(self, routes: Tensor | None, lengths: Tensor) -> None:
+        """Count experts of real tokens: routes Long [B, T, L, K], lengths Long [B]."""
+        if routes is None or self.load is None:
+            return
+        real = torch.arange(routes.shape[1], device=routes.device) < lengths.to(routes.device).unsqueeze(1)
+        chosen = routes[real]  # [N, L, K]
+        layers, experts = self.load.shape
+        flat = chosen + torch.arange(layers, device=routes.device).view(1, -1, 1) * experts
+        self.load += torch.bincount(flat.flatten(), minlength=layers * experts).view(layers, experts).double().cpu()
+
+    def reduce(self) -> dict[str, float]:
+        """Over all ranks: the same dict on every one."""
+        parts = [self.sums, self.env_sums, self.micro_batches] + ([] if self.load is None else [self.load])
+        total = sum_over_ranks(torch.cat([p.flatten() for p in parts]))
+        parts = [t.view(p.shape) for t, p in zip(total.split([p.numel() for p in parts]), parts, strict=True)]
+        peaks = max_over_ranks(torch.cat([self.peaks, self.env_peak])).tolist()
+        sums = dict(zip(SUMS, parts[0].tolist(), strict=True))
+        tokens = max(1.0, sums["tokens"])
+        out = {"loss": sums["loss"] / tokens, "tokens": sums["tokens"]}
+        out |= {"micro_batches": float(parts[2][0]), "micro_batches_idle": float(parts[2][1])}
+        out |= {f"{k}_mean": sums[k] / tokens for k in ("ratio", "logp_diff", "correction")}
+        out |= {k: sums[k] / tokens for k in ("entropy", "clip_low", "clip_high", "kl")}
+        out |= {f"{k}_max": peaks[i] for i, k in enumerate(PEAKS)}
+        for e, env in enumerate(self.environments):
+            row = dict(zip(PER_ENV, parts[1][e].tolist(), strict=True))
+            if row["tokens"]:
+                out |= {f"{k}/{env}": row[k] / row["tokens"] for k in ("entropy", "kl")}
+                out[f"logp_diff_mean/{env}"] = row["logp_diff"] / row["tokens"]
+                out[f"logp_diff_max/{env}"] = peaks[len(PEAKS) + e]
+                out[f"tokens/{env}"] = row["tokens"]
+        if self.load is not None:
+            for i, load in enumerate(parts[3]):
+                out[f"expert_load/{i}"] = float(load.max() / load.mean().clamp_min(1e-30))
+        return out

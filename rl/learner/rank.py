@@ -1,0 +1,174 @@
+"""One learner rank: the policy, DeepSpeed, and the optimizer step. Plain Python; `group.py` makes a Ray actor of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from model.balance import balance_update, enable_balancing
+from model.build import build_policy
+from model.quant import QuantSpec
+from rl.algorithms import CORRECTIONS, LOSSES
+from rl.algorithms.correction.ratio import OffPolicy
+from rl.algorithms.loss.streams import LossResult, Streams
+from rl.batch import MicroBatch, Shard
+from rl.config import Config
+from rl.learner import gradients, initial, state, weights
+from rl.learner.distributed import Rendezvous, sum_over_ranks
+from rl.learner.engine import build_engine, freeze, learning_rate, set_learning_rate
+from rl.learner.metrics import StepMetrics
+from rl.learner.scoring import Scored, Scorer, score
+from rl.learner.zero_state import masters_from_parameters
+
+
+class LearnerRank:
+    """Rank `rank` of `config.learner.ranks`. Every method after `setup` is a collective: all ranks call it together."""
+
+    def __init__(self, config: Config, rank: int, meeting: Rendezvous | None = None) -> None:
+        self.config, self.rank, self.ranks = config, rank, config.learner.ranks
+        self.meeting = meeting or Rendezvous(rank, self.ranks, config.learner.timeout_s)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.step = 0
+        """Steps that were taken; the next one to take."""
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def listen(self, host: str = "127.0.0.1") -> tuple[str, int]:
+        """Rank 0: the address at which the others join."""
+        return self.meeting.listen(host)
+
+    def setup(self, address: tuple[str, int]) -> dict[str, Any]:
+        """Join, build policy and engine, load the start of `policy.init`. Returns what this rank is."""
+        c = self.config
+        torch.set_num_threads(c.learner.threads)
+        torch.manual_seed(c.seed * 1000 + self.rank)
+        self.meeting.join(address)
+        quant = QuantSpec(c.model.quant.expert_weights, c.model.quant.expert_activations, c.model.quant.scale_rule)
+        self.policy = build_policy(c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed)
+        files = initial.start_files(c)
+        if files:
+            self.policy.load_named_weights(initial.read(files))
+        self.policy.to(self.device)
+        self.frozen = freeze(self.policy)
+        self.moe_shape = None
+        if c.model.kind == "k3":
+            self.moe_shape = (len(self.policy.config.moe_layers), self.policy.config.num_experts)
+        if c.learner.expert_parallel > 1:
+            from rl.learner.experts import spread_experts
+
+            spread_experts(self.policy, c.learner.expert_parallel, self.rank)
+        # Only balancing looks at the mode; dropout of a foreign model would part the learner from the engine.
+        self.policy.train(c.learner.balance)
+        if c.learner.balance and self.moe_shape is not None:
+            enable_balancing(self.policy)
+        self.engine = build_engine(Scorer(self.policy), self.policy, c.learner)
+        self.meeting.bound_all_groups()
+        self.policy.refresh_quantized()
+        self.trained = [p for p in self.policy.parameters() if p.requires_grad]
+        return {"rank": self.rank, "device": str(self.device), "parameters": sum(p.numel() for p in self.trained)}
+
+    def close(self) -> None:
+        """Leave the process groups."""
+        self.meeting.leave()
+
+    # --- the step ---------------------------------------------------------------------------------------------------
+
+    def train_step(self, shard: Shard, step: int) -> dict[str, float]:
+        """One optimizer step on this rank's shard; the same metrics on every rank.
+
+        A batch without a trained token changes nothing and is counted (`empty_batch`); so is a gradient that is not
+        finite (`nonfinite_gradient`): all ranks skip together.
+        """
+        c = self.config.learner
+        metrics = StepMetrics(shard.environments, self.moe_shape)
+        rate = learning_rate(c, step)
+        out = {"lr": rate, "empty_batch": float(shard.tokens == 0), "nonfinite_gradient": 0.0, "grad_norm": 0.0}
+        if shard.tokens == 0:
+            self.step = step + 1
+            return metrics.reduce() | out
+        set_learning_rate(self.engine, rate)
+        for i, batch in enumerate(shard.micro_batches):
+            last = i == len(shard.micro_batches) - 1
+            self.engine.set_gradient_accumulation_boundary(last)
+            # DeepSpeed divides by the number of ranks; the denominator here is global already.
+            loss = self._loss(batch, metrics) * (self.ranks / shard.tokens)
+            if last:
+                gradients.fill_missing(self.trained)
+            self.engine.backward(loss, scale_wrt_gas=False)
+        pieces = gradients.reduced_gradients(self.engine)
+        norm = gradients.global_norm(pieces)
+        if math.isfinite(norm):
+            gradients.clip(pieces, norm, c.clip_grad_norm)
+            self.engine.step()
+            self.policy.refresh_quantized()
+        else:
+            gradients.discard(self.engine)
+            out["nonfinite_gradient"] = 1.0
+        out["grad_norm"] = norm
+        if c.balance and self.moe_shape is not None:
+            balance_update(self.policy, sum_over_ranks)
+        self.step = step + 1
+        return metrics.reduce() | out
+
+    def _loss(self, batch: MicroBatch, metrics: StepMetrics) -> torch.Tensor:
+        """Summed loss of a micro-batch; what the metrics say of it comes from the same tensors."""
+        scored = score(self.engine, batch, self.config.learner.router_replay, self.device)
+        metrics.micro_batches[int(batch.dummy)] += 1
+        if batch.dummy:
+            return scored.logprob.sum() * 0.0
+        result, correction = self._algorithm(batch, scored)
+        mask, behaviour = self._tensor(batch.mask), self._tensor(batch.behaviour)
+        values = metrics.add_tokens(result, scored.logprob, behaviour, scored.entropy, correction, mask)
+        metrics.add_environments(values, torch.as_tensor(batch.environment))
+        metrics.add_routes(scored.routes, torch.as_tensor(batch.lengths))
+        return result.loss
+
+    def _algorithm(self, batch: MicroBatch, scored: Scored) -> tuple[LossResult, torch.Tensor]:
+        """The configured correction and loss on this micro-batch's streams."""
+        a = self.config.algorithm
+        mask, behaviour, advantage = (self._tensor(x) for x in (batch.mask, batch.behaviour, batch.advantage))
+        # One optimizer step per batch: the proximal policy is the current one, without its gradient.
+        proximal = scored.logprob.detach()
+        weight = CORRECTIONS[a.correction](OffPolicy(behaviour, proximal, advantage, mask), a)
+        anchor = behaviour if a.correction == "none" else proximal
+        streams = Streams(advantage, behaviour, anchor, scored.logprob, mask, weight)
+        return LOSSES[a.loss](streams, a), weight
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(array).to(self.device)
+
+    @torch.no_grad()
+    def score(self, shard: Shard) -> dict[str, np.ndarray]:
+        """Log-probs of every row of the shard by its id, float32 [T] (0 where not sampled), at the present weights."""
+        out = {}
+        for batch in shard.micro_batches:
+            scored = score(self.engine.module, batch, self.config.learner.router_replay, self.device)
+            for i, (name, length) in enumerate(zip(batch.ids, batch.lengths, strict=True)):
+                if not batch.dummy:
+                    out[name] = scored.logprob[i, :length].float().cpu().numpy().copy()
+        return out
+
+    # --- weights and checkpoints --------------------------------------------------------------------------------------
+
+    def export_weights(self) -> dict[str, np.ndarray]:
+        """Full-precision copies of what this rank sends to the engines, by public name; see `weights.export`."""
+        return weights.export(self.policy, self.rank, self.config.learner.expert_parallel)
+
+    def load_weights(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take a whole set of weights by public names; the optimizer's state stays. Raises ValueError if it misfits."""
+        weights.load(self.policy, arrays)
+        masters_from_parameters(self.engine)
+        self.policy.refresh_quantized()
+
+    def save(self, folder: str | Path) -> None:
+        """Write this rank's files: weights, optimizer state, step and random state; see `state`."""
+        state.save(Path(folder), self)
+
+    def load(self, folder: str | Path) -> None:
+        """Continue exactly where `save` was called; another number of ranks may have written it."""
+        state.load(Path(folder), self)

@@ -1,0 +1,80 @@
+"""Log-probs of the trained tokens of a micro-batch, by the same code as the engine's (`model.logprob`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from model.logprob import token_logprobs
+from rl.batch import MicroBatch
+
+LOGIT_CELLS = 2**26
+"""Logits held at once, in values: more are computed in slices and again in the backward pass (256 MiB in float32)."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """logprob (with gradient) and entropy float32 [B, T], 0 where not scored; routes Long [B, T, L, K] or None."""
+
+    logprob: Tensor
+    entropy: Tensor
+    routes: Tensor | None
+
+
+class Scorer(nn.Module):
+    """The module that DeepSpeed drives: a policy that scores given tokens instead of returning all logits."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(
+        self, input_ids: Tensor, lengths: Tensor, at: Tensor, temperature: Tensor, routes: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """input_ids Long [B, T], lengths Long [B]; at Long [N]: flat positions b T + t (t >= 1) of the tokens to score;
+        temperature float [N]; routes [B, T, L, K] or None. Returns (logprob [N], entropy [N], routes that were used).
+        """
+        out = self.policy(input_ids, lengths, routes)
+        hidden = out.hidden.flatten(0, 1).index_select(0, at - 1)
+        logprob, entropy = self._score(hidden, input_ids.flatten()[at], temperature)
+        return logprob, entropy, out.routes
+
+    def _score(self, hidden: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        size = max(1, LOGIT_CELLS // self.policy.config.vocab_size)
+        if hidden.shape[0] <= size:
+            return self._slice(hidden, targets, temperature)
+        parts = [
+            checkpoint(self._slice, h, t, x, use_reentrant=False)
+            for h, t, x in zip(hidden.split(size), targets.split(size), temperature.split(size), strict=True)
+        ]
+        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+    def _slice(self, hidden: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        return token_logprobs(self.policy.logits(hidden), targets, temperature)
+
+
+def score(module: nn.Module, batch: MicroBatch, replay: bool, device: torch.device) -> Scored:
+    """Score the masked-in tokens of a micro-batch; `module` is a Scorer or DeepSpeed's engine around one.
+
+    A micro-batch that trains nothing scores one token all the same: every parameter takes part, with gradient 0.
+    """
+    width = batch.input_ids.shape[1]
+    mask = torch.as_tensor(batch.mask)
+    at = mask.flatten().nonzero().squeeze(1)
+    if not len(at):
+        at = torch.ones(1, dtype=torch.int64)
+    routes = None
+    if replay and batch.routes is not None:
+        routes = torch.as_tensor(batch.routes).to(device)
+    temperature = torch.as_tensor(batch.temperature).flatten()[at].to(device)
+    at = at.to(device)
+    ids = torch.as_tensor(batch.input_ids).to(device)
+    logprob, entropy, used = module(ids, torch.as_tensor(batch.lengths).to(device), at, temperature, routes)
+    grid = logprob.new_zeros(ids.numel())
+    return Scored(
+        grid.index_copy(0, at, logprob).view(-1, width), grid.index_copy(0, at, entropy.detach()).view(-1, width), used
+    )
