@@ -1,0 +1,275 @@
+"""Sandboxes on this machine: bubblewrap, without root, without a daemon. The worker's side; `nursery.py` is the other.
+
+Works in any asyncio event loop (a Ray async actor's too): the worker itself forks nothing but one nursery, which is
+tied to the worker's life by a pidfd and a socket, not to the thread that created it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from environments.sandbox import store as stores
+from environments.sandbox import wire
+from environments.sandbox.api import (
+    WORKSPACE,
+    Capabilities,
+    ExecResult,
+    Limits,
+    Sandbox,
+    SandboxLost,
+    SandboxUnavailable,
+    SnapshotId,
+    error_from_json,
+)
+from environments.sandbox.bwrap import find_bwrap
+
+_START_S = 60.0  # of a nursery: an interpreter start; long only on a machine that swaps
+_GRACE_S = 30.0  # beyond a command's own timeout, until its nursery counts as stuck
+_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from environments.sandbox.nursery import main; main()"
+
+
+class LocalSandboxes:
+    """The factory of one worker (a `SandboxFactory`), bound to the event loop that first uses it.
+
+    `store` keeps the snapshots; several workers may share it. At most `max_live` sandboxes are alive at once: further
+    creations wait up to `wait_s` seconds (close the agent's sandbox before creating the verdict's).
+    """
+
+    def __init__(
+        self, store: str | Path, limits: Limits | None = None, max_live: int = 64, wait_s: float = 120.0
+    ) -> None:
+        self.store = Path(store)
+        self.limits = limits or Limits()
+        self._slots = asyncio.Semaphore(max_live)
+        self._wait_s = wait_s
+        self._starting = asyncio.Lock()
+        self._link: _Link | None = None
+
+    async def create(self, task_id: str, snapshot: SnapshotId | None = None) -> LocalSandbox:
+        """A sandbox with an empty /workspace, or with a snapshot's content.
+
+        Raises SandboxUnavailable: this machine lacks something (the message says the fix), the snapshot is missing or
+        damaged, or no slot came free in time.
+        """
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise SandboxUnavailable(f"no sandbox slot came free within {self._wait_s:g} s: raise max_live") from None
+        try:
+            async with self._starting:
+                if self._link is None or self._link.closed:
+                    self._link = await self._start()
+            link = self._link
+            box = f"{link.owner}.{next(link.numbers)}"
+            try:
+                await link.call("create", {"box": box, "task": task_id, "snapshot": snapshot})
+            except asyncio.CancelledError:
+                link.send("close", {"box": box})  # its creation may have just succeeded
+                raise
+        except BaseException:
+            self._slots.release()
+            raise
+        return LocalSandbox(link, box, task_id, self._slots)
+
+    async def close(self) -> None:
+        """Kill every sandbox of this factory; a later `create` starts a new nursery."""
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+
+    async def _start(self) -> _Link:
+        bwrap = find_bwrap()
+        owner = secrets.token_hex(6)
+        try:
+            stores.prepare(self.store)
+            stores.reap(self.store)
+            journal = stores.open_journal(self.store, owner)
+        except OSError as error:
+            raise SandboxUnavailable(f"the store {self.store} cannot be used: {error}") from error
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as stack:
+            stack.callback(theirs.close)
+            stack.callback(os.close, journal)
+            life = os.pidfd_open(os.getpid())
+            stack.callback(os.close, life)
+            options = {
+                "control": theirs.fileno(),
+                "journal": journal,
+                "owner": life,
+                "bwrap": bwrap,
+                "store": str(self.store.resolve()),
+                "limits": asdict(self.limits),
+            }
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BOOT, _ROOT, json.dumps(options)],
+                pass_fds=(theirs.fileno(), journal, life),
+                env={k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"},  # no keys, no tokens
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # an interrupt of the terminal is the worker's to handle
+            )
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours)
+            async with asyncio.timeout(_START_S):
+                header, _ = await wire.receive(reader)
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
+            process.kill()
+            process.wait()
+            raise SandboxUnavailable(f"the nursery did not start: {error!r} (its messages are on stderr)") from error
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if "fatal" in header:
+            writer.close()
+            process.wait()
+            raise SandboxUnavailable(header["fatal"])
+        return _Link(owner, process, reader, writer, Capabilities(**header["hello"]))
+
+
+class LocalSandbox(Sandbox):
+    """One bubblewrap sandbox; see `Sandbox`."""
+
+    def __init__(self, link: _Link, box: str, task_id: str, slots: asyncio.Semaphore) -> None:
+        self.id = box
+        self.task_id = task_id
+        self.capabilities = link.capabilities
+        self._link = link
+        self._slots: asyncio.Semaphore | None = slots
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float = 30.0,
+        cwd: str = WORKSPACE,
+        stdin: bytes = b"",
+        background: bool = False,
+    ) -> ExecResult:
+        """See `Sandbox.exec`."""
+        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        args = {"box": self.id, "argv": argv, "cwd": cwd, "timeout": timeout, "background": background}
+        row, (out, err) = await self._link.call("exec", args, stdin, timeout=timeout + _GRACE_S)
+        del row["id"]
+        row["dropped"] = tuple(row["dropped"])
+        return ExecResult(stdout=out, stderr=err, **row)
+
+    async def read_file(self, path: str) -> bytes:
+        """See `Sandbox.read_file`."""
+        _, (data,) = await self._link.call("read", {"box": self.id, "path": path})
+        return data
+
+    async def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """See `Sandbox.write_file`."""
+        await self._link.call("write", {"box": self.id, "path": path, "mode": mode}, data)
+
+    async def snapshot(self) -> SnapshotId:
+        """See `Sandbox.snapshot`."""
+        row, _ = await self._link.call("snapshot", {"box": self.id}, timeout=600.0)
+        return row["snapshot"]
+
+    async def close(self) -> None:
+        """See `Sandbox.close`."""
+        slots, self._slots = self._slots, None
+        if slots is None:
+            return
+        try:
+            await self._link.call("close", {"box": self.id})
+        except SandboxLost:  # the nursery is gone, and with it every process
+            pass
+        except asyncio.CancelledError:
+            self._link.send("close", {"box": self.id})
+            raise
+        finally:
+            slots.release()
+
+
+class _Link:
+    """The connection to a nursery: numbered requests, answers in any order."""
+
+    def __init__(
+        self,
+        owner: str,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        capabilities: Capabilities,
+    ) -> None:
+        self.owner = owner
+        self.capabilities = capabilities
+        self.numbers = itertools.count()
+        self.closed = False
+        self._process, self._writer = process, writer
+        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[bytes]]]] = {}
+        self._requests = itertools.count()
+        self._pump = asyncio.create_task(self._receive(reader))
+
+    def send(self, op: str, args: dict[str, Any], *blobs: bytes) -> int:
+        """Send a request without waiting; its number."""
+        number = next(self._requests)
+        if not self.closed:
+            self._writer.write(wire.pack({"id": number, "op": op, "args": args}, *blobs))
+        return number
+
+    async def call(
+        self, op: str, args: dict[str, Any], *blobs: bytes, timeout: float = 120.0
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Send a request and wait for its answer; cancelling this cancels the work on the other side."""
+        if self.closed:
+            raise SandboxLost("the nursery has ended")
+        number = self.send(op, args, *blobs)
+        self._waiting[number] = answer = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout):
+                row, data = await answer
+        except BaseException as error:
+            if not self.closed:
+                self._writer.write(wire.pack({"op": "cancel", "of": number}))
+            if isinstance(error, TimeoutError):
+                raise SandboxLost(f"the nursery did not answer {op!r} within {timeout:g} s") from None
+            raise
+        finally:
+            del self._waiting[number]
+        if "error" in row:
+            raise error_from_json(row["error"])
+        return row, data
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                row, data = await wire.receive(reader)
+                if (answer := self._waiting.get(row["id"])) is not None and not answer.done():
+                    answer.set_result((row, data))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.closed = True
+            self._writer.close()
+            for answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(SandboxLost("the nursery has ended"))
+
+    async def close(self) -> None:
+        """End the nursery and wait until it, and so every process in it, is dead."""
+        self.closed = True
+        self._writer.close()
+        while self._process.poll() is None:
+            await asyncio.sleep(0.002)
+        self._pump.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._pump

@@ -1,0 +1,31 @@
+"""Frames between a worker and its nursery: one JSON header and any number of byte blobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from typing import Any
+
+_HEAD = struct.Struct(">II")  # bytes of the JSON header, number of blobs
+_SIZE = struct.Struct(">Q")
+
+
+def pack(header: dict[str, Any], *blobs: bytes) -> bytes:
+    """One frame."""
+    text = json.dumps(header).encode()
+    parts = [_HEAD.pack(len(text), len(blobs)), text]
+    for blob in blobs:
+        parts += [_SIZE.pack(len(blob)), blob]
+    return b"".join(parts)
+
+
+async def receive(reader: asyncio.StreamReader) -> tuple[dict[str, Any], list[bytes]]:
+    """The next frame; raises asyncio.IncompleteReadError when the other side is gone."""
+    length, count = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+    header = json.loads(await reader.readexactly(length))
+    blobs = []
+    for _ in range(count):
+        (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+        blobs.append(await reader.readexactly(size))
+    return header, blobs
