@@ -1,8 +1,8 @@
 """Groups wait here between rollout and learner: admission by staleness, k-of-n, oldest first.
 
 Staleness is counted in weight versions: the version that the learner is about to improve, minus the oldest version
-among a group's sampled tokens. The bound is kept by admission, not by throwing finished work away: discarding stale groups
-would train on quick tasks only (slow ones are always the stale ones).
+among a group's sampled tokens. The bound is kept by admission, not by throwing finished work away: discarding stale
+groups would train on quick tasks only (slow ones are always the stale ones).
 """
 
 from __future__ import annotations

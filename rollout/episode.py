@@ -1,0 +1,320 @@
+"""One episode: generate, read, act, again; then the verdict. Sampled ids are kept and never tokenised again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from environments.base import Environment, Step
+from environments.sandbox.api import LimitExceeded, Sandbox, SandboxError, SandboxFactory
+from environments.task import Limits, Message, Tool
+from rewards.grade import Grade, GradeStatus
+from rollout.engine.base import FinishReason, GenerateRequest, Generation
+from rollout.engine.router import EngineRouter
+from rollout.tools import answer_malformed, failed_call, merge_results
+from rollout.trajectory import GroupOrder, Node, Sampling, StopReason, Trajectory
+
+NO_ROUTE = 65535
+"""Route of a token that was never run through the engine."""
+
+_CUT = {
+    FinishReason.LENGTH: StopReason.TOKENS,
+    FinishReason.CONTEXT: StopReason.CONTEXT,
+    FinishReason.ABORT: StopReason.ABORTED,
+}
+"""What ends an episode whose turn was not finished by a stop token."""
+
+
+class Chat(Protocol):
+    """What an episode needs of the tokenizer (`model.chat.ChatTokenizer`)."""
+
+    stop_ids: tuple[int, ...]
+
+    def render_tool_results(self, messages: list[Message]) -> list[int]: ...
+
+    def parse_reply(self, ids: list[int]) -> tuple[Message, bool]: ...
+
+
+class Journal(Protocol):
+    """Where an episode's turns survive its worker."""
+
+    def save(self, trajectory: Trajectory) -> None: ...
+
+    def load(self, begun: Trajectory) -> Trajectory | None: ...
+
+    def forget(self, trajectory_id: str) -> None: ...
+
+
+@dataclass
+class Stage:
+    """What the episodes of one group share: environment, tools, tokenizer, engines, sandboxes."""
+
+    order: GroupOrder
+    env: Environment
+    tools: list[Tool]
+    chat: Chat
+    router: EngineRouter
+    max_context: int
+    sandboxes: SandboxFactory | None = None
+    """Set where the environment needs a sandbox."""
+    journal: Journal | None = None
+    attempt: str = ""
+    """Makes the request ids of a group that is dispatched again differ from those of its lost dispatch."""
+    requests: set[str] = field(default_factory=set)
+    """Requests that an engine is serving now; they are aborted when the group is."""
+
+    @property
+    def limits(self) -> Limits:
+        """The task's limits, with the order's budget in place of a larger token limit."""
+        own = self.order.task.limits
+        budget = own.tokens if self.order.budget is None else min(own.tokens, self.order.budget)
+        return Limits(own.turns, budget, own.seconds)
+
+    async def generate(
+        self, tag: str, prompt: np.ndarray, sampling: tuple[Sampling, ...], prefer: str | None = None
+    ) -> tuple[str, list[Generation]]:
+        """One engine request on behalf of the group."""
+        keep = self.limits.turns > 1
+        request = GenerateRequest(f"{self.order.id}/{tag}{self.attempt}", prompt, sampling, keep)
+        self.requests.add(request.id)
+        try:
+            return await self.router.generate(request, prefer)
+        finally:
+            self.requests.discard(request.id)
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """The sampling seed of a turn: the episode's own for the first, then a hash of it, in [0, 2^63)."""
+    if turn == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}/{turn}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class Episode:
+    """One trajectory in the making; `play` runs it to its end and never raises for what an episode may meet."""
+
+    def __init__(self, stage: Stage, index: int, prompt_ids: list[int]) -> None:
+        order = stage.order
+        self.stage = stage
+        self.seed = order.seeds[index]
+        self.trajectory = Trajectory(f"{order.id}/{index}", order.task, order.effort)
+        self.conversation: list[Message] = self.trajectory.conversation
+        self.seconds = {"generate": 0.0, "environment": 0.0, "grade": 0.0}
+        self.sandbox: Sandbox | None = None
+        self.engine: str | None = None
+        self._routes: list[np.ndarray | None] = []
+        """Per node, uint16 [T, L, K]: filled in as engines report them, written into the nodes at the end."""
+        self._snapshots: list[str | None] = []
+        """Per node: the sandbox after that turn."""
+        saved = stage.journal.load(self.trajectory) if stage.journal is not None else None
+        self.resumed = saved is not None
+        if saved is None:
+            self.conversation.extend(order.task.prompt)
+            self._add(Node.given("prompt", prompt_ids))
+        else:
+            self.conversation.extend(saved.conversation)
+            self.seconds |= saved.seconds
+            for node in saved.nodes:
+                self._add(node, node.routes)
+                self._snapshots[-1] = node.snapshot
+
+    @property
+    def turn(self) -> int:
+        """Turns of the policy so far."""
+        return self.trajectory.turns
+
+    def sampling(self) -> Sampling:
+        """How the next turn is sampled; its max_tokens is what the episode has left."""
+        left = self.stage.limits.tokens - self.trajectory.output_tokens
+        return Sampling(
+            self.stage.order.temperature, left, turn_seed(self.seed, self.turn), tuple(self.stage.chat.stop_ids)
+        )
+
+    async def play(self, opening: Awaitable[tuple[str, Generation]] | None) -> Trajectory:
+        """Run to the end; `opening` gives the first turn, sampled for the whole group at once (None: generate here)."""
+        t = self.trajectory
+        try:
+            t.stop = await self._turns(None if opening is None else await opening)
+            if t.stop is not StopReason.ABORTED:
+                t.grade = await self._verdict()
+                if t.grade.status is GradeStatus.INFRA_ERROR:
+                    t.error = t.grade.evidence.get("error")
+        except asyncio.CancelledError:
+            # The group was aborted or ran out of time: its other episodes are kept.
+            t.stop, t.grade = StopReason.ABORTED, None
+        except Exception as e:
+            t.stop, t.error = StopReason.ERROR, f"{type(e).__name__}: {e}"
+            t.grade = Grade.failed(GradeStatus.INFRA_ERROR, t.error)
+        finally:
+            await self._leave()
+        self._finish()
+        return t
+
+    async def _turns(self, first: tuple[str, Generation] | None) -> StopReason:
+        while True:
+            sampling = self.sampling()
+            if first is None:
+                generation = await self._generate(sampling)
+            else:
+                (self.engine, generation), first = first, None
+            message = self._heard(generation, sampling)
+            if generation.finish is not FinishReason.STOP:
+                return _CUT[generation.finish]
+            step = await self._act(message)
+            await self._freeze()
+            if step is None:
+                return StopReason.SECONDS
+            if step.done:
+                self.conversation.extend(step.messages)
+                return StopReason.DONE
+            if stop := self._told(step.messages):
+                return stop
+            self._save()
+
+    async def _generate(self, sampling: Sampling) -> Generation:
+        begin = time.monotonic()
+        tag = f"{self.trajectory.id.rpartition('/')[2]}.{self.turn}"
+        prompt = self.trajectory.column("token_ids")
+        self.engine, (generation,) = await self.stage.generate(tag, prompt, (sampling,), self.engine)
+        self.seconds["generate"] += time.monotonic() - begin
+        return generation
+
+    def _heard(self, generation: Generation, sampling: Sampling) -> Message:
+        """Append what was sampled; returns the message that it says."""
+        ids, n = generation.token_ids, len(generation.token_ids)
+        if generation.prompt_routes is not None:
+            self._learn_routes(generation.prompt_routes)
+        node = Node("assistant", ids, generation.logprobs, np.ones(n, np.uint8), generation.versions, sampling)
+        self._add(node, generation.routes)
+        message, _ = self.stage.chat.parse_reply(ids.tolist())
+        self.conversation.append(message)
+        return message
+
+    async def _act(self, message: Message) -> Step | None:
+        """The environment's answer; None if the wall time is used up. Malformed calls are answered here, never run."""
+        errors, good = answer_malformed(message, self.stage.tools)
+        if errors and not good.get("tool_calls"):
+            return Step(list(errors.values()), done=False)
+        await self._enter()
+        left = self.stage.limits.seconds - self.seconds["environment"]
+        begin = time.monotonic()
+        try:
+            conversation = [*self.conversation[:-1], good]
+            step = await asyncio.wait_for(self.stage.env.step(self.stage.order.task, conversation, self.sandbox), left)
+        except TimeoutError:
+            return None
+        except LimitExceeded as e:
+            # The agent's own doing: it is told, so that filling the disk is no way out of a failed task.
+            calls = good.get("tool_calls", [])
+            step = Step([failed_call(c, f"error: {e}") for c in calls], done=not calls)
+        finally:
+            self.seconds["environment"] += time.monotonic() - begin
+        return Step(merge_results(message, errors, step.messages), step.done)
+
+    def _told(self, messages: list[Message]) -> StopReason | None:
+        """Append the environment's messages; returns the limit that ends the episode here, if one does."""
+        self.conversation.extend(messages)
+        if self.turn >= self.stage.limits.turns:
+            return StopReason.TURNS
+        if self.trajectory.output_tokens >= self.stage.limits.tokens:
+            return StopReason.TOKENS
+        ids = self.stage.chat.render_tool_results(messages)
+        if sum(len(n) for n in self.trajectory.nodes) + len(ids) >= self.stage.max_context:
+            return StopReason.CONTEXT
+        self._add(Node.given("tool", ids))
+        return None
+
+    async def _enter(self) -> Sandbox | None:
+        """The sandbox, opened before the first action: prepared by the environment, or on the last turn's snapshot."""
+        factory, task = self.stage.sandboxes, self.stage.order.task
+        if factory is not None and self.sandbox is None:
+            snapshot = next((s for s in reversed(self._snapshots) if s), None)
+            self.sandbox = await factory.create(task.id, snapshot)
+            if snapshot is None:
+                begin = time.monotonic()
+                await asyncio.wait_for(self.stage.env.start(task, self.sandbox), task.limits.seconds)
+                self.seconds["environment"] += time.monotonic() - begin
+        return self.sandbox
+
+    async def _freeze(self) -> None:
+        """Note the sandbox's snapshot at the turn that just ended."""
+        if self.sandbox is not None:
+            with suppress(LimitExceeded):  # more files than a snapshot may have: the verdict will say so
+                self._snapshots[-1] = await self.sandbox.snapshot()
+
+    async def _leave(self) -> None:
+        if self.sandbox is not None:
+            sandbox, self.sandbox = self.sandbox, None
+            await sandbox.close()
+
+    async def _verdict(self) -> Grade:
+        """Graded where the agent never was: a fresh sandbox on the frozen files. Failures become masked grades."""
+        stage, place = self.stage, None
+        begin = time.monotonic()
+        try:
+            if (sandbox := await self._enter()) is not None and stage.sandboxes is not None:
+                snapshot = await sandbox.snapshot()
+                await self._leave()
+                place = await stage.sandboxes.create(stage.order.task.id, snapshot)
+        except LimitExceeded as e:
+            return Grade.outcome(False, error=str(e))
+        except Exception as e:
+            return Grade.failed(GradeStatus.INFRA_ERROR, f"{type(e).__name__}: {e}")
+        limit = stage.order.task.limits.seconds
+        try:
+            grade = await asyncio.wait_for(stage.env.grade(stage.order.task, self.conversation, place), limit)
+            if not isinstance(grade, Grade):
+                raise TypeError(f"{type(stage.env).__name__}.grade returned {type(grade).__name__}, not a Grade")
+            return grade
+        except TimeoutError:
+            return Grade.failed(GradeStatus.GRADER_TIMEOUT, f"no verdict in {limit:.0f} s")
+        except Exception as e:
+            status = GradeStatus.INFRA_ERROR if isinstance(e, SandboxError) else GradeStatus.GRADER_ERROR
+            return Grade.failed(status, f"{type(e).__name__}: {e}")
+        finally:
+            if place is not None:
+                await place.close()
+            self.seconds["grade"] += time.monotonic() - begin
+
+    def _add(self, node: Node, routes: np.ndarray | None = None) -> None:
+        self.trajectory.append(node)
+        self._routes.append(routes)
+        self._snapshots.append(None)
+
+    def _learn_routes(self, prompt_routes: np.ndarray) -> None:
+        """Fill in the routes of tokens that no engine had run before; a route that was used for sampling is kept.
+
+        prompt_routes: uint16 [T, L, K] over all tokens so far.
+        """
+        at = 0
+        for i, node in enumerate(self.trajectory.nodes):
+            new = prompt_routes[at : at + len(node)]
+            old = self._routes[i]
+            self._routes[i] = new.copy() if old is None else np.where(old == NO_ROUTE, new, old)
+            at += len(node)
+
+    def _save(self) -> None:
+        """Keep the turns so far, if the sandbox can be continued from them."""
+        turn = max(i for i, n in enumerate(self.trajectory.nodes) if n.sampling is not None)
+        if self.stage.journal is not None and (self.sandbox is None or self._snapshots[turn]):
+            self._finish()
+            self.stage.journal.save(self.trajectory)
+
+    def _finish(self) -> None:
+        """Write routes and snapshots, known only after the node was appended, into the trajectory's nodes."""
+        t = self.trajectory
+        shape = next((r.shape[1:] for r in self._routes if r is not None), None)
+        for i, node in enumerate(t.nodes):
+            routes = self._routes[i]
+            if routes is None and shape is not None:
+                routes = np.full((len(node), *shape), NO_ROUTE, np.uint16)
+            t.nodes[i] = replace(node, routes=routes, snapshot=self._snapshots[i])
+        t.seconds = dict(self.seconds)

@@ -1,0 +1,324 @@
+"""The driver's side of the rollout: hands orders to workers, notices loss and delay, and loses no group silently."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import (
+    GetTimeoutError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    WorkerCrashedError,
+)
+
+from rollout.store import EpisodeJournal
+from rollout.trajectory import Group, GroupOrder
+
+if TYPE_CHECKING:
+    from rl.config import Config
+
+_log = logging.getLogger(__name__)
+
+_GONE = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
+"""What Ray raises when a process or its result is no more, whatever the reason."""
+
+_PING_S = 2.0
+"""Pause between two signs of life of a worker; a dead process answers the next one with an error, so within 5 s."""
+
+_SILENT_S = 60.0
+"""A worker that has not answered for this long is stuck (a grader that never yields, say): it is replaced."""
+
+_MAX_LOSSES = 3
+"""A group that has lost this many workers is the likely cause: it is quarantined."""
+
+_MAX_DISPATCHES_LATE = 2
+"""Dispatches that may miss the group's deadline; then it is retired."""
+
+_MAX_REPLACEMENTS = 20
+"""Workers replaced in one run before the run is given up: then not a group is at fault, but the machine or the code."""
+
+
+class RolloutError(RuntimeError):
+    """The rollout cannot go on; the message says which worker or group, and why."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    """One worker actor and what it holds."""
+
+    name: str
+    handle: Any
+    groups: dict[str, _Held] = field(default_factory=dict)
+    ping: Any = None
+    heard: float = 0.0
+    """When it last answered."""
+    asked: float = 0.0
+    life: dict[str, Any] = field(default_factory=dict)
+    """Its last answer."""
+
+    @property
+    def episodes(self) -> int:
+        return sum(len(h.order.seeds) for h in self.groups.values())
+
+
+@dataclass(eq=False)
+class _Held:
+    """One order on its way."""
+
+    order: GroupOrder
+    dispatches: int = 0
+    losses: int = 0
+    late: int = 0
+    ref: Any = None
+    since: float = 0.0
+    avoid: str = ""
+    """The worker that lost it or was late with it; another one is preferred."""
+
+
+class Scheduler:
+    """Workers on one side, orders on the other.
+
+    engines: name -> actor handle. store: folder for sandbox snapshots and episode journals. version: the weight version
+    at which this driver starts; turns that a lost future left in the journal are dropped. spawn(name, index): makes a
+    worker actor (default: a `RolloutWorker` on this cluster). Use from one thread; `close` kills the workers.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        engines: Mapping[str, Any],
+        store: Path | str | None = None,
+        version: int = 0,
+        spawn: Callable[[str, int], Any] | None = None,
+    ) -> None:
+        self.config, self.engines = config, dict(engines)
+        self._store = None if store is None else str(store)
+        if self._store is not None:
+            EpisodeJournal(self._store).prune(version)
+        self._spawn = spawn or self._default_spawn
+        self._queue: deque[_Held] = deque()
+        self._workers = [self._start(f"worker{i}", i) for i in range(config.rollout.workers)]
+        self._lost: list[tuple[GroupOrder, str]] = []
+        self._events: list[dict[str, Any]] = []
+        self._known: set[str] = set()
+        self._progress = time.monotonic()
+        self._warned = self._progress
+        self.counts: Counter[str] = Counter()
+
+    def submit(self, orders: Iterable[GroupOrder]) -> None:
+        """Queue orders; they are dispatched as workers have room. Raises ValueError for an order that is already in."""
+        for order in orders:
+            if order.id in self._known:
+                raise ValueError(f"group {order.id} is already queued or running")
+            self._known.add(order.id)
+            self._queue.append(_Held(order))
+            self.counts["submitted"] += 1
+        self._dispatch()
+
+    def completed(self, timeout: float) -> list[Group]:
+        """Groups that finished, in the order in which they did; waits up to `timeout` seconds for the first.
+
+        Deadlines, deaths and the watchdog are attended to here. Raises RolloutError if workers keep dying, and whatever
+        a worker raised that is not its own loss: such an error is in the configuration or in the code.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            self._dispatch()
+            done = self._collect(max(0.0, min(0.5, end - time.monotonic())))
+            self._attend()
+            if done or self._lost or not self._known or time.monotonic() >= end:
+                return done
+
+    def lost(self) -> list[tuple[GroupOrder, str]]:
+        """Orders that were given up since the last call, with the reason."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """What happened since the last call: worker_lost, redispatched, retired, stalled."""
+        events, self._events = self._events, []
+        return events
+
+    @property
+    def outstanding(self) -> int:
+        """Groups that are queued or running."""
+        return len(self._known)
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start and the present load, as metrics `rollout/<name>`."""
+        now = {
+            "queued": len(self._queue),
+            "running_groups": sum(len(w.groups) for w in self._workers),
+            "running_episodes": sum(w.episodes for w in self._workers),
+            "workers": len(self._workers),
+        }
+        return {f"rollout/{k}": float(v) for k, v in (self.counts | Counter(now)).items()}
+
+    def stale_engines(self, version: int, timeout: float = 10.0) -> dict[str, Any]:
+        """Engines that serve another version than this one: a restarted engine has none until it is given weights."""
+        calls = {name: engine.stats.remote() for name, engine in self.engines.items()}
+        out = {}
+        for name, call in calls.items():
+            try:
+                if ray.get(call, timeout=timeout)["version"] != version:
+                    out[name] = self.engines[name]
+            except (*_GONE, GetTimeoutError):
+                out[name] = self.engines[name]
+        return out
+
+    def who_holds_what(self) -> str:
+        """Text for a person: which worker holds which groups for how long, and what waits."""
+        now = time.monotonic()
+        lines = [f"{len(self._queue)} groups queued, {len(self._known) - len(self._queue)} running"]
+        for w in self._workers:
+            ago = max(0.0, now - w.heard)
+            lines.append(f"{w.name}: heard {ago:.0f} s ago, {w.episodes} episodes, at engines {w.life.get('engines')}")
+            held = sorted(w.groups.values(), key=lambda h: h.since)
+            lines += [f"  {h.order.id} ({h.order.task.environment}) for {now - h.since:.0f} s" for h in held[:8]]
+            if len(held) > 8:
+                lines.append(f"  and {len(held) - 8} more")
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """Kill the workers. What they held is not reported any more."""
+        for w in self._workers:
+            ray.kill(w.handle)
+        self._workers = []
+
+    def _default_spawn(self, name: str, index: int) -> Any:
+        from rollout.worker import RolloutWorker
+
+        cls: Any = ray.remote(RolloutWorker)
+        # num_cpus 0: an actor that cannot be placed would wait for ever without a word. No restart: a lost worker is
+        # replaced here, where its groups are known.
+        options = cls.options(num_cpus=0, max_restarts=0, max_concurrency=10_000)
+        return options.remote(self.config, self.engines, name, index, self._store)
+
+    def _start(self, name: str, index: int) -> _Worker:
+        now = time.monotonic()
+        # A new process imports first: its time until it counts as silent begins later.
+        return _Worker(name, self._spawn(name, index), heard=now + _SILENT_S, asked=now - _PING_S)
+
+    def _dispatch(self) -> None:
+        room = self.config.rollout.episodes_per_worker
+        while self._queue:
+            held = self._queue[0]
+            need = len(held.order.seeds)
+            # A group larger than a worker's room gets a worker of its own.
+            free = [w for w in self._workers if w.episodes + need <= room or not w.groups]
+            if not free:
+                return
+            self._queue.popleft()
+            worker = min(free, key=lambda w: (w.name == held.avoid, w.episodes))
+            held.dispatches += 1
+            held.since = time.monotonic()
+            held.ref = worker.handle.run_group.remote(held.order, held.dispatches)
+            worker.groups[held.order.id] = held
+            self.counts["dispatched"] += 1
+
+    def _collect(self, timeout: float) -> list[Group]:
+        by_ref = {h.ref: (w, h) for w in self._workers for h in w.groups.values()}
+        pings = {w.ping: w for w in self._workers if w.ping is not None}
+        refs = [*by_ref, *pings]
+        if not refs:
+            return []
+        ready, _ = ray.wait(refs, num_returns=1, timeout=timeout)
+        if ready:
+            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+        done: list[Group] = []
+        for ref in ready:
+            if ref in pings:
+                self._hear(pings[ref])
+                continue
+            worker, held = by_ref[ref]
+            if worker.groups.get(held.order.id) is not held or held.ref is not ref:
+                continue  # its worker was found dead a moment ago: the group is queued again
+            try:
+                group = ray.get(ref)
+            except _GONE as e:
+                self._replace(worker, str(e))
+                continue
+            del worker.groups[held.order.id]
+            self._known.discard(held.order.id)
+            self.counts["finished"] += 1
+            self._progress = time.monotonic()
+            done.append(group)
+        return done
+
+    def _hear(self, worker: _Worker) -> None:
+        ref, worker.ping = worker.ping, None
+        if worker not in self._workers:
+            return
+        try:
+            worker.life = ray.get(ref)
+            worker.heard = time.monotonic()
+        except _GONE as e:
+            self._replace(worker, str(e))
+
+    def _attend(self) -> None:
+        """Ask for signs of life, replace the silent, look at deadlines, and speak up when nothing moves."""
+        now = time.monotonic()
+        for w in list(self._workers):
+            if now - w.heard > _SILENT_S and w.ping is not None and now - w.asked > _SILENT_S:
+                self._replace(w, f"no answer for {now - w.heard:.0f} s")
+            elif w.ping is None and now - w.asked >= _PING_S:
+                w.asked, w.ping = now, w.handle.ping.remote()
+        limit = self.config.rollout.group_timeout_s
+        for w in self._workers:
+            for held in [h for h in w.groups.values() if now - h.since > limit]:
+                del w.groups[held.order.id]
+                w.handle.abort.remote(held.order.id)
+                held.late += 1
+                if held.late >= _MAX_DISPATCHES_LATE:
+                    self._retire(held, f"deadline: {held.late} dispatches of {limit:.0f} s, last on {w.name}")
+                else:
+                    self._again(held, w, f"deadline of {limit:.0f} s")
+        if self._known and now - max(self._progress, self._warned) > limit / 2:
+            self._warned = now
+            text = self.who_holds_what()
+            _log.warning("no group finished for %.0f s\n%s", now - self._progress, text)
+            self._event("stalled", text=text)
+
+    def _replace(self, worker: _Worker, reason: str) -> None:
+        """A worker is gone: put its groups back into the queue and start another worker in its place."""
+        ray.kill(worker.handle)
+        self.counts["worker_lost"] += 1
+        self._event("worker_lost", worker=worker.name, groups=sorted(worker.groups), reason=reason)
+        if self.counts["worker_lost"] > _MAX_REPLACEMENTS:
+            raise RolloutError(f"{self.counts['worker_lost']} workers were lost, the last one {worker.name}: {reason}")
+        at = self._workers.index(worker)
+        base, _, life = worker.name.partition(".")
+        self._workers[at] = self._start(f"{base}.{int(life or 0) + 1}", at)
+        for held in reversed(list(worker.groups.values())):
+            held.losses += 1
+            if held.losses >= _MAX_LOSSES:
+                self._retire(held, f"quarantined: it lost {held.losses} workers, the last one {worker.name}")
+            else:
+                self._again(held, worker, f"worker lost: {reason}")
+        worker.groups = {}
+
+    def _again(self, held: _Held, worker: _Worker, reason: str) -> None:
+        held.avoid, held.ref = worker.name, None
+        self._queue.appendleft(held)
+        self.counts["redispatched"] += 1
+        self._event("redispatched", group=held.order.id, worker=worker.name, reason=reason)
+
+    def _retire(self, held: _Held, reason: str) -> None:
+        self._known.discard(held.order.id)
+        self._lost.append((held.order, reason))
+        self.counts["retired"] += 1
+        self.counts[f"retired_{reason.split(':')[0]}"] += 1
+        self._progress = time.monotonic()
+        self._event("retired", group=held.order.id, reason=reason)
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        self._events.append({"event": kind, **fields})

@@ -1,0 +1,251 @@
+"""Laws of the native engine: what it samples is what the policy says, whatever else is in the batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from engine_tools import drain, engine_of, plain, policy_of, prompts, request, same
+
+from rollout.engine.base import FinishReason
+from rollout.engine.sampling import sample, uniforms
+from rollout.engine.tape import NO_ROUTE
+
+
+@pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-7)])
+@pytest.mark.parametrize("preset", ["tiny", "tiny_odd"])
+def test_log_probs_equal_a_plain_forward(preset: str, dtype: torch.dtype, tolerance: float) -> None:
+    # In float64 what is left is the rounding of the stored float32.
+    policy = policy_of(preset, dtype)
+    engine = engine_of(policy, max_batch=6)
+    asked = prompts(5)
+    for i, p in enumerate(asked):
+        engine.submit(request(f"r{i}", p, seeds=(i, i + 100), max_tokens=6 + i))
+    out = drain(engine)
+    for i, p in enumerate(asked):
+        for g in out[f"r{i}"]:
+            assert len(g.token_ids) == 6 + i and g.finish is FinishReason.LENGTH
+            want = plain(policy, p, g)
+            np.testing.assert_allclose(g.logprobs, want, atol=tolerance, rtol=tolerance)
+
+
+def test_routes_are_those_of_a_plain_forward_and_align_with_the_tokens() -> None:
+    policy = policy_of("tiny_odd")
+    engine = engine_of(policy)
+    prompt = prompts(1, longest=9, seed=3)[0]
+    engine.submit(request("a", prompt, seeds=(1, 2), max_tokens=70))
+    for g in drain(engine)["a"]:
+        ids = torch.tensor([[*prompt, *g.token_ids.tolist()]])
+        want = policy.forward(ids, torch.tensor([ids.shape[1]])).routes[0].numpy()
+        assert g.routes is not None and g.prompt_routes is not None
+        got = np.concatenate([g.prompt_routes, g.routes]).astype(np.int64)
+        assert got.shape == want.shape
+        np.testing.assert_array_equal(got[:-1], want[:-1])
+        assert (got[-1] == NO_ROUTE).all()  # the last sampled token was never run
+
+
+@pytest.mark.parametrize("max_batch", [1, 3, 8, 64])
+def test_batch_size_and_neighbours_change_nothing(max_batch: int) -> None:
+    policy = policy_of()
+    asked = [request(f"r{i}", p, seeds=(i,), max_tokens=3 + 7 * (i % 3)) for i, p in enumerate(prompts(10))]
+    alone = {}
+    for r in asked:
+        engine = engine_of(policy, max_batch=1)
+        engine.submit(r)
+        alone |= drain(engine)
+    together = engine_of(policy, max_batch=max_batch)
+    for r in asked:
+        together.submit(r)
+    for id, (g,) in drain(together).items():
+        same(g, alone[id][0])
+
+
+def test_order_and_moment_of_admission_change_nothing() -> None:
+    policy = policy_of()
+    asked = [
+        request(f"r{i}", p, seeds=(i, 50 + i), max_tokens=4 + 3 * (i % 4)) for i, p in enumerate(prompts(9, seed=1))
+    ]
+    forward = engine_of(policy, max_batch=5)
+    for r in asked:
+        forward.submit(r)
+    want = drain(forward)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        engine, got = engine_of(policy, max_batch=5), {}
+        for i in rng.permutation(len(asked)):
+            engine.submit(asked[i])
+            for _ in range(rng.integers(0, 6)):
+                got.update(engine.step())
+        got.update(drain(engine))
+        assert got.keys() == want.keys()
+        for id in want:
+            for a, b in zip(got[id], want[id], strict=True):
+                same(a, b)
+
+
+def test_a_forked_prompt_equals_separate_prompts_and_is_prefilled_once() -> None:
+    policy = policy_of()
+    prompt = prompts(1, longest=20, seed=5)[0]
+    forked = engine_of(policy, max_batch=8)
+    forked.submit(request("g", prompt, seeds=tuple(range(8))))
+    together = drain(forked)["g"]
+    assert forked.stats()["tokens_prefilled"] == len(prompt)
+    for i, g in enumerate(together):
+        engine = engine_of(policy)
+        engine.submit(request("one", prompt, seeds=(i,)))
+        same(drain(engine)["one"][0], g)
+    assert len({tuple(g.token_ids.tolist()) for g in together}) > 4  # seeds differ, so do samples
+
+
+def test_more_continuations_than_rows_are_served_in_turns() -> None:
+    policy = policy_of()
+    prompt = prompts(1, seed=6)[0]
+    wide, narrow = engine_of(policy, max_batch=8), engine_of(policy, max_batch=3)
+    for engine in (wide, narrow):
+        engine.submit(request("g", prompt, seeds=tuple(range(7)), max_tokens=9))
+    for a, b in zip(drain(wide)["g"], drain(narrow)["g"], strict=True):
+        same(a, b)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.7, 1.0, 1.3])
+def test_log_probs_are_of_the_distribution_that_was_sampled(temperature: float) -> None:
+    policy = policy_of()
+    engine = engine_of(policy)
+    prompt = prompts(1, seed=7)[0]
+    engine.submit(request("t", prompt, seeds=(1, 2, 3), temperature=temperature))
+    for g in drain(engine)["t"]:
+        np.testing.assert_allclose(np.exp(plain(policy, prompt, g, temperature) - g.logprobs), 1.0, atol=1e-5)
+
+
+def test_scaled_log_prob_of_a_known_distribution() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0]])
+    _, logp = sample(logits, torch.tensor([0.5]), torch.tensor([0.0], dtype=torch.float64))
+    assert logp.item() == pytest.approx(-0.14293, abs=1e-5)  # not -0.40761 (raw), not -0.81521 (divided)
+
+
+def test_sample_frequencies_follow_the_temperature() -> None:
+    n, t = 20_000, 0.7
+    logits = torch.tensor([2.0, 1.0, 0.0, -1e9])
+    u = torch.from_numpy(uniforms(np.arange(n, dtype=np.uint64), np.full(n, 17)))
+    tokens, _ = sample(logits.expand(n, 4), torch.full((n,), t), u)
+    want = torch.softmax(logits / t, 0).numpy()
+    got = np.bincount(tokens.numpy(), minlength=4) / n
+    np.testing.assert_allclose(got, want, atol=4 * 0.5 / np.sqrt(n))
+    assert got[3] == 0
+
+
+def test_uniforms_are_in_range_spread_and_independent_of_the_batch() -> None:
+    seeds = np.array([0, 1, 2, 2**63 - 1, 2**64 - 1], np.uint64)
+    grid = np.array([uniforms(np.full(2000, s), np.arange(2000)) for s in seeds])
+    assert grid.min() >= 0.0 and grid.max() < 1.0
+    np.testing.assert_allclose(grid.mean(1), 0.5, atol=0.03)
+    assert np.abs(np.corrcoef(grid) - np.eye(5)).max() < 0.1
+    assert np.abs([np.corrcoef(g[:-1], g[1:])[0, 1] for g in grid]).max() < 0.1
+    one = uniforms(seeds[3:4], np.array([1234]))[0]
+    assert one == grid[3, 1234]
+
+
+def test_greedy_takes_the_largest_logit_and_ignores_the_seed() -> None:
+    policy = policy_of()
+    prompt = prompts(1, seed=8)[0]
+    engine = engine_of(policy)
+    engine.submit(request("z", prompt, seeds=(1, 2), temperature=0.0))
+    a, b = drain(engine)["z"]
+    same(a, b)
+    ids = torch.tensor([[*prompt, *a.token_ids.tolist()]])
+    hidden = policy.forward(ids, torch.tensor([ids.shape[1]])).hidden[0]
+    assert policy.logits(hidden[len(prompt) - 1 : -1]).argmax(-1).tolist() == a.token_ids.tolist()
+    np.testing.assert_allclose(a.logprobs, plain(policy, prompt, a), atol=1e-6)  # scored at temperature 1
+
+
+def test_mixed_temperatures_and_seeds_stay_with_their_rows() -> None:
+    policy = policy_of()
+    asked = [
+        request(f"r{i}", p, seeds=(i,), max_tokens=2 + 5 * (i % 3), temperature=(0.0, 0.6, 1.4)[i % 3])
+        for i, p in enumerate(prompts(7, seed=9))
+    ]
+    engine = engine_of(policy, max_batch=4)
+    for r in asked:
+        engine.submit(r)
+    out = drain(engine)
+    for r in asked:
+        one = engine_of(policy, max_batch=1)
+        one.submit(r)
+        same(out[r.id][0], drain(one)[r.id][0])
+
+
+def test_finish_reasons() -> None:
+    policy = policy_of()
+    prompt = prompts(1, longest=10, seed=10)[0]
+    engine = engine_of(policy, max_context=40)
+    engine.submit(request("free", prompt, max_tokens=20))
+    ids = drain(engine)["free"][0].token_ids.tolist()
+    stop = next(t for t in ids[3:] if t not in ids[:3])
+    at = ids.index(stop) + 1
+
+    def finish(**how: object) -> tuple[list[int], FinishReason]:
+        engine.submit(request("x", prompt, **how))  # type: ignore[arg-type]
+        g = drain(engine)["x"][0]
+        return g.token_ids.tolist(), g.finish
+
+    # The stop token is part of the output; any of several; the others do not stop.
+    assert finish(max_tokens=20, stop_ids=(stop,)) == (ids[:at], FinishReason.STOP)
+    assert finish(max_tokens=20, stop_ids=(511 if 511 not in ids else 510, stop, 509)) == (ids[:at], FinishReason.STOP)
+    # On the last token that is allowed, a stop is a stop.
+    assert finish(max_tokens=at, stop_ids=(stop,)) == (ids[:at], FinishReason.STOP)
+    assert finish(max_tokens=at - 1, stop_ids=(stop,)) == (ids[: at - 1], FinishReason.LENGTH)
+    assert finish(max_tokens=1) == (ids[:1], FinishReason.LENGTH)
+    out, reason = finish(max_tokens=1000)
+    assert reason is FinishReason.CONTEXT and len(prompt) + len(out) == 40
+    out, reason = finish(max_tokens=40 - len(prompt))
+    assert reason is FinishReason.LENGTH and len(prompt) + len(out) == 40
+
+
+def test_requests_that_cannot_be_served_are_refused() -> None:
+    engine = engine_of(policy_of(), max_context=16)
+    for prompt in ([], [1] * 16):
+        with pytest.raises(ValueError, match="does not fit"):
+            engine.submit(request("p", prompt))
+    for how in ({"max_tokens": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"seeds": ()}):
+        with pytest.raises(ValueError):
+            engine.submit(request("p", [1, 2], **how))  # type: ignore[arg-type]
+    engine.submit(request("p", [1, 2]))
+    with pytest.raises(ValueError, match="in flight"):
+        engine.submit(request("p", [1, 2]))
+    assert list(drain(engine)) == ["p"]
+
+
+def test_abort_gives_back_what_was_sampled_and_leaves_the_others_alone() -> None:
+    policy = policy_of()
+    p, q = prompts(2, seed=11)
+    engine = engine_of(policy, max_batch=3)
+    engine.submit(request("gone", p, seeds=(1, 2, 3, 4), max_tokens=30))
+    engine.submit(request("stays", q, seeds=(5, 6), max_tokens=10))
+    got: dict = {}
+    for _ in range(4):
+        got.update(engine.step())
+    assert engine.abort("gone") and not engine.abort("gone") and not engine.abort("unknown")
+    got.update(drain(engine))
+    assert [g.finish for g in got["gone"]] == [FinishReason.ABORT] * 4
+    assert [len(g.token_ids) for g in got["gone"]] == [5, 5, 5, 0]
+    np.testing.assert_allclose(got["gone"][0].logprobs, plain(policy, p, got["gone"][0]), atol=1e-6)
+    alone = engine_of(policy)
+    alone.submit(request("stays", q, seeds=(5, 6), max_tokens=10))
+    for a, b in zip(got["stays"], drain(alone)["stays"], strict=True):
+        same(a, b)
+
+
+def test_long_prompts_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of("tiny_odd")
+    asked = [request(f"r{i}", p, seeds=(i,), max_tokens=4) for i, p in enumerate(prompts(6, longest=60, seed=12))]
+    want = {}
+    for pieces in (4096, 16):
+        monkeypatch.setattr("rollout.engine.prefill.MAX_TOKENS", pieces)
+        engine = engine_of(policy)
+        for r in asked:
+            engine.submit(r)
+        got = drain(engine)
+        for id in want:
+            same(got[id][0], want[id][0])
+            np.testing.assert_array_equal(got[id][0].prompt_routes, want[id][0].prompt_routes)
+        want = got
