@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from environments.adapters.reasoning_gym_sources import SOURCES, Source
 from environments.base import Draft, Environment, Style
 from environments.task import Message, Task
-from rewards.answers import extract, last_reply, same_number, same_text
+from rewards.answers import extract, last_reply, same_text
 from rewards.grade import Grade, GradeStatus
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ReasoningGym(Environment):
             return Grade.unparsed(expected=task.answer)
         source = _source(self.name)
         evidence = {"read": answer, "expected": task.answer}
-        equal = same_text(answer, task.answer) or same_number(answer, task.answer)
+        equal = same_text(answer, task.answer) or source.same(answer, task.answer)
         if source.exact and not equal:
             return Grade.outcome(False, **evidence)
         dataset = _dataset(self.name, task.level)

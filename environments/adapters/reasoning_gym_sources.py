@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from rewards.answers import same_number, same_text
+
 Entry = dict[str, Any]
 
 _TIMES = " \N{MULTIPLICATION SIGN} "
@@ -44,8 +46,10 @@ class Source:
     steps: Callable[[Entry], list[str]] = _numbers
     check: Callable[[Entry], list[str]] = _numbers
     exact: bool = True
-    """Whether the answer must also equal the gold, as text or as a number: some scorers let every number be off by one,
-    or count leading zeros for nothing. Without it the scorer alone decides."""
+    """Whether the answer must also equal the gold (by `same`): some scorers let every number be off by one, or count
+    leading zeros for nothing. Without it the scorer alone decides."""
+    same: Callable[[str, str], bool] = same_number
+    """What is equal to the gold however it is formatted; texts are compared as texts."""
 
 
 def _join(text: str) -> str:
@@ -79,16 +83,15 @@ def _totals_by_sign(entry: Entry) -> list[str]:
     return [spell(plus), spell(minus), f"{spell(plus)} - {spell(minus)} = {spell(plus - minus)}"]
 
 
-def _by_precedence(entry: Entry) -> list[str]:
-    """Products first, then from left to right, one operation a step."""
+def _left_to_right(entry: Entry) -> list[str]:
+    """One operation a step."""
     words, lines = _expression(entry), []
-    while len(words) > 1:
-        at = words.index("*") if "*" in words else 1
-        a, op, b = int(words[at - 1]), words[at], int(words[at + 1])
-        value = a * b if op == "*" else a + b if op == "+" else a - b
-        lines.append(f"{spell(a)} {op.replace('*', 'x')} {spell(b)} = {spell(value)}")
-        words[at - 1 : at + 2] = [str(value)]
-    return lines or [words[0]]
+    value = int(words[0])
+    for op, word in zip(words[1::2], words[2::2], strict=True):
+        before, n = value, int(word)
+        value = before * n if op == "*" else before + n if op == "+" else before - n
+        lines.append(f"{spell(before)} {op.replace('*', 'x')} {spell(n)} = {spell(value)}")
+    return lines
 
 
 def _answer_again(entry: Entry) -> list[str]:
@@ -224,12 +227,12 @@ def _sorted(entry: Entry) -> list[str]:
 
 
 def _numbered(entry: Entry) -> list[str]:
-    rows = [f"{i} {c}" for i, c in enumerate(entry["metadata"]["word"], 1)]
+    rows = [f"{i} {c}" for i, c in enumerate(entry["metadata"]["word"].lower(), 1)]
     return [" ".join(rows), " ".join(reversed(rows))]
 
 
 def _backward_check(entry: Entry) -> list[str]:
-    return [f"{spell(entry['answer'])} > {spell(entry['metadata']['word'])}"]
+    return [f"{spell(entry['answer'])} > {spell(entry['metadata']['word'])}".lower()]
 
 
 def _letters(entry: Entry) -> list[str]:
@@ -273,10 +276,11 @@ SOURCES: dict[str, Source] = {
             for terms in (3, 4)
         ),
         "arithmetic",
-        _ask_expression("calculate"),
+        # Without brackets the package's gold takes the operators from left to right: the prompt says so.
+        _ask_expression("left to right"),
         spell,
         _join,
-        _by_precedence,
+        _left_to_right,
         _answer_again,
     ),
     "products": Source(
@@ -317,6 +321,7 @@ SOURCES: dict[str, Source] = {
         _join,
         _fraction,
         _fraction_check,
+        same=same_text,  # a fraction that is not simplified has the same value
     ),
     "prime_factorization": Source(
         ({"max_value": 500},),

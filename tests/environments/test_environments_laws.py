@@ -1,0 +1,71 @@
+"""Laws of every environment of the catalogue: those of the check, and of demonstrations for a tiny policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from environments.catalogue import CATALOGUE, resolve
+from environments.check import check
+
+SINGLE = [name for name, spec in CATALOGUE.items() if not spec.needs_sandbox]
+TAUGHT = [name for name in SINGLE if name.split("/")[0] in ("primer", "reasoning_gym")]
+
+SMALL = {
+    "primer/sequence/1": "1098 prompts, some drawn rarely",
+    "reasoning_gym/products/1": "1100 products of digits, the pairs drawn most",
+    "reasoning_gym/fraction_simplification/1": "about 950 fractions",
+    "reasoning_gym/prime_factorization/1": "499 numbers",
+}
+"""Levels whose space holds less than 120 distinct held-out prompts in 300 draws, and why."""
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_the_check_passes(name: str) -> None:
+    report = check(resolve(name), rows=3, hostile=20)
+    assert report.ok, report.to_json()
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_demonstrations_are_short_and_of_one_format(name: str) -> None:
+    env = resolve(name)
+    for level in env.levels:
+        for index in range(40):
+            task = env.task("train", index, level)
+            (user,) = task.prompt
+            said = {style: env.demonstrate(task, style) for style in ("direct", "worked", "checked")}
+            (direct,), (worked,), (checked,) = said.values()
+            work, check_too = worked["reasoning_content"], checked["reasoning_content"]
+            about = (task.id, user["content"], check_too)
+            assert direct["content"] == worked["content"] == checked["content"] == task.answer
+            assert direct["reasoning_content"] == "" and work
+            assert check_too.startswith(f"{work} ; check ") and check_too.endswith(" ok"), about
+            assert len(work.split()) <= 40 and len(check_too.split()) <= 75, about
+            assert len(user["content"].split()) <= 28 and len(task.answer.split()) <= 15, about
+            for text in (user["content"], check_too, task.answer):
+                assert text == " ".join(text.split()) and text.isascii(), about
+            # Numbers are spaced digits, symbols stand alone: what is not a word of the instruction is one character.
+            assert all(len(w) == 1 or w.isalpha() for w in (check_too + " " + task.answer).split()), about
+            payload = user["content"].partition(": ")[2]
+            assert payload and all(len(w) == 1 or w.isalpha() for w in payload.split()), about
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_worked_thinking_holds_every_symbol_of_the_answer(name: str) -> None:
+    env = resolve(name)
+    for level in env.levels:
+        for index in range(20):
+            task = env.task("train", index, level)
+            work = env.demonstrate(task, "worked")[0]["reasoning_content"].split()
+            missing = set(task.answer.split()) - set(work) - {",", "none", "/", "x"}
+            if name == "reasoning_gym/lcm":  # its last step names the factors of the answer
+                continue
+            assert not missing, (task.prompt[0]["content"], work, task.answer)
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_every_level_has_many_held_out_prompts(name: str) -> None:
+    env = resolve(name)
+    for level in env.levels:
+        prompts = {env.task("test", index, level).prompt[0]["content"] for index in range(300)}
+        least = 60 if f"{name}/{level}" in SMALL else 120
+        assert len(prompts) >= least, f"{name} level {level}: {len(prompts)} distinct prompts in 300 draws"

@@ -1,0 +1,144 @@
+"""Laws of the adapter: the gold answers the printed question, only a full score counts, scorers never end a run."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+
+from environments.adapters import reasoning_gym as adapter
+from environments.adapters.reasoning_gym import BLOCKED, ReasoningGym
+from environments.adapters.reasoning_gym_sources import SOURCES
+from environments.catalogue import resolve
+from environments.task import Task
+from rewards.grade import Grade, GradeStatus
+
+
+def grade(task: Task, content: str) -> Grade:
+    env = resolve(task.environment)
+    return asyncio.run(env.grade(task, [*task.prompt, {"role": "assistant", "content": content}], None))
+
+
+def first(name: str, **where: str) -> Task:
+    """The first task whose answer and prompt match the given patterns."""
+    env = resolve(f"reasoning_gym/{name}")
+    for index in range(500):
+        task = env.task("train", index, 1)
+        if re.fullmatch(where.get("answer", ".*"), task.answer):
+            return task
+    raise AssertionError(f"no such task of {name}")
+
+
+def _numbers(payload: str) -> list[int]:
+    return [int(g.replace(" ", "")) for g in re.split(r" [,/x] ", payload)]
+
+
+def _left_to_right(payload: str) -> int:
+    numbers, ops = [int(n.replace(" ", "")) for n in re.split("[-+x]", payload)], re.findall("[-+x]", payload)
+    value = numbers[0]
+    for op, n in zip(ops, numbers[1:], strict=True):
+        value = {"+": value + n, "-": value - n, "x": value * n}[op]
+    return value
+
+
+def _solve(head: str, payload: str) -> int:
+    left, right = payload.replace(" ", "").split("=")
+    name = head.split()[-1]
+    expression = re.sub(rf"(\d){name}", rf"\1*{name}", left)
+    (value,) = [v for v in range(-200, 200) if eval(expression, {name: v}) == int(right)]
+    return value
+
+
+def _factors(payload: str) -> str:
+    n, found = int(payload.replace(" ", "")), []
+    for p in range(2, n + 1):
+        while n % p == 0:
+            found.append(" ".join(str(p)))
+            n //= p
+    return " x ".join(found)
+
+
+ORACLES: dict[str, Callable[[str, str], object]] = {
+    "chain_sum": lambda head, p: _left_to_right(p),
+    "basic_arithmetic": lambda head, p: _left_to_right(p),
+    "products": lambda head, p: math.prod(_numbers(p)),
+    "gcd": lambda head, p: math.gcd(*_numbers(p)),
+    "lcm": lambda head, p: math.lcm(*_numbers(p)),
+    "fraction_simplification": lambda head, p: "{0.numerator}/{0.denominator}".format(Fraction(*_numbers(p))),
+    "prime_factorization": lambda head, p: _factors(p),
+    "simple_equations": _solve,
+    "number_sorting": lambda head, p: " , ".join(
+        " ".join(str(n)) for n in sorted(_numbers(p), reverse=head == "sort down")
+    ),
+    "spell_backward": lambda head, p: p[::-1],
+    "letter_counting": lambda head, p: Counter(p)[head.split()[1]],
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_gold_answers_the_printed_question(name: str) -> None:
+    env = resolve(f"reasoning_gym/{name}")
+    for level in env.levels:
+        for index in range(60):
+            task = env.task("train", index, level, seed=3)
+            head, _, payload = task.prompt[0]["content"].partition(": ")
+            answer = "".join(str(ORACLES[name](head, payload)).split())
+            assert answer == task.answer.replace(" ", ""), task.prompt[0]["content"]
+
+
+def test_formatting_changes_no_verdict() -> None:
+    task = first("simple_equations", answer=r"\d \d")
+    value = task.answer.replace(" ", "")
+    assert [grade(task, a).reward for a in (task.answer, value, f"{value}.0", f" {value} ", f"+{value}")] == [1.0] * 5
+    wrong = (f"the answer is {value} or 7", " ".join(str(i) for i in range(100)), f"{value} {value}", f"0{value}")
+    assert [grade(task, a).reward for a in wrong] == [0.0] * len(wrong)
+
+
+def test_partial_scores_and_lenient_scorers_count_for_nothing() -> None:
+    task = first("number_sorting")
+    one, *rest = [int(n.replace(" ", "")) for n in task.answer.split(",")]
+    near = " , ".join(" ".join(str(n)) for n in (one + 1, *rest))
+    assert grade(task, near).reward == 0.0, "the package's scorer lets each number be off by one"
+    word = first("spell_backward", answer=r". . . .")
+    assert grade(word, word.answer[:-1] + "z").status is GradeStatus.WRONG
+
+
+def test_an_unsimplified_fraction_is_wrong() -> None:
+    env = resolve("reasoning_gym/fraction_simplification")
+    task = env.task("train", 0, 1)
+    asked = task.prompt[0]["content"].partition(": ")[2]
+    assert asked != task.answer and grade(task, asked).reward == 0.0 and grade(task, task.answer).solved
+
+
+def test_factors_may_come_in_any_order() -> None:
+    task = first("prime_factorization", answer=r"2 x 3|2 x \d x .*|2 x 5.*|2 x 3.*")
+    backwards = " x ".join(reversed(task.answer.split(" x ")))
+    assert backwards != task.answer or len(set(task.answer.split(" x "))) == 1
+    assert grade(task, backwards).solved
+
+
+def test_a_scorer_that_raises_on_model_text_is_a_wrong_answer_and_counted() -> None:
+    result = grade(first("prime_factorization"), "two x three")
+    assert (result.reward, result.status, result.parts) == (0.0, GradeStatus.WRONG, {"scorer_exception": 1.0})
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_blocked_datasets_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="blocked"):
+        ReasoningGym(name)
+
+
+def test_any_other_dataset_can_be_named() -> None:
+    env = ReasoningGym("calendar_arithmetic")
+    task = env.task("train", 0, 1)
+    said = env.demonstrate(task, "worked")
+    assert asyncio.run(env.grade(task, said, None)).solved and env.levels == (1,)
+
+
+def test_the_dataset_object_is_built_once() -> None:
+    assert adapter._dataset("gcd", 1) is adapter._dataset("gcd", 1)
