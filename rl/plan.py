@@ -84,7 +84,7 @@ def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
     except (ValueError, KeyError) as error:
         checks.append(Check(Verdict.FAIL, "policy", str(error)))
     if not all(c.verdict == Verdict.PASS for c in checks):  # numbers that follow from wrong values mean nothing
-        return Plan(config, [], [], checks)
+        return Plan(config, [], [], [c for c in checks if c.verdict == Verdict.FAIL])
     checks += [*check_policy(config, size), *check_batch(config), *check_efforts(config), *check_environments(config)]
     processes = _processes(config, size)
     checks += _fits(config, processes, cores, memory, gpus)

@@ -1,0 +1,47 @@
+# `make train` and `make test` need Python 3.11 or newer and pip, nothing else; they install into .venv once.
+PYTHON ?= python3
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+PYTEST_ARGS ?=
+# What is checked and formatted.
+ROOMS := rl model rollout environments rewards kernels
+
+.PHONY: train test lint lock
+
+train: $(VENV)/.base
+	$(VENV)/bin/jointrl train $(ARGS)
+
+test: $(VENV)/.full lint
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --cov --cov-report=term --cov-fail-under=85 $(PYTEST_ARGS)
+
+lint: $(VENV)/.full
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy $(ROOMS)
+
+# The locks anew, from what is installed in .venv: after an upgrade that was tested.
+lock: $(VENV)/.full
+	$(VENV)/bin/python requirements/lock.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "jointrl needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+# A CPU build of torch: from the indexes that pip knows, else from PyTorch's own. The lock then finds it in place.
+$(VENV)/.torch: requirements/base.lock | $(VENV)/bin/python
+	@echo "installing torch into $(VENV) ..."
+	@torch=$$(grep '^torch==' requirements/base.lock)+cpu; \
+	  $(PIP) install -qq --no-deps "$$torch" || \
+	  $(PIP) install -qq --no-deps "$$torch" --index-url https://download.pytorch.org/whl/cpu
+	@touch $@
+
+$(VENV)/.base: requirements/base.lock pyproject.toml $(VENV)/.torch
+	@echo "installing $$(grep -c == requirements/base.lock) pinned packages into $(VENV) (some minutes, once) ..."
+	@$(PIP) install -qq --no-deps -r requirements/base.lock
+	@$(PIP) install -qq --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.full: requirements/full.lock $(VENV)/.base
+	@echo "installing what the tests need, $$(grep -c == requirements/full.lock) packages in all (some minutes, once) ..."
+	@$(PIP) install -qq --no-deps -r requirements/full.lock
+	@touch $@
