@@ -197,6 +197,12 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def look(policy: Policy, tok: ChatTokenizer, asked: list[Question], seed: int) -> dict[str, Any]:
+    """A quick examination at temperature 1: solve rate, by effort, and median tokens."""
+    report = summary(grade(asked, sample(policy, tok, [q.prompt for q in asked], 1.0, seed), tok))
+    return {key: report[key] for key in ("solve", "by_effort", "tokens_p50")}
+
+
 def examine(policy: Policy, tok: ChatTokenizer, asked: list[Question], seed: int) -> dict[str, Any]:
     """Sampled at temperature 1, greedy, and the forced-style probe on single-turn tasks asked at effort high."""
     out: dict[str, Any] = {}

@@ -64,18 +64,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     """Train, examine, write weights; returns the log."""
-    shards = stream(recipe, args.workers)  # processes start before torch does
-    first = next(shards)
+    shards = stream(recipe, args.workers)
+    shard = next(shards)  # the processes run before torch is loaded
     import torch
 
     from model import QuantSpec, build_policy
-    from rl.examine import examine, grade, questions, sample, summary
+    from rl.examine import examine, look, questions
     from rl.imitate import Imitator, Pace
 
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     tok, envs = ChatTokenizer(), recipe.load()
     policy = build_policy("k3", args.preset, quant=QuantSpec(), seed=args.seed).to(device)
-    policy.refresh_quantized()
     trainer = Imitator(policy, Pace(int(args.tokens)), args.micro_tokens, tok.pad_id)
     quick = questions(envs, recipe.levels, max(1, args.per_cell // 4), tok, seed=1)
     final = questions(envs, recipe.levels, args.per_cell, tok)
@@ -88,44 +87,31 @@ def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     too_long: Counter[str] = Counter()
     losses: list[torch.Tensor] = []
     keep_at = sorted(args.keep_at)
-    begin = mark = time.perf_counter()
-    step = 0
+    begin = time.perf_counter()
 
     def keep(name: str) -> None:
         path = args.out / f"{name}.safetensors"
-        digest = write_weights(policy, path)
-        report = examine(policy, tok, final, args.seed)
-        starts.append({"weights": path.name, "sha256": digest, "tokens": trainer.tokens, "step": step, **report})
+        report = {"weights": path.name, "sha256": write_weights(policy, path), "tokens": trainer.tokens}
+        starts.append(report | examine(policy, tok, final, args.seed))
         print(describe(starts[-1]), flush=True)
 
-    shard = first
-    while True:
+    ended = False
+    while not ended:
         losses.append(trainer.step(shard))
-        step += 1
         seen.update(envs[i].id for i in shard.environment)
         too_long += shard.too_long
         ended = trainer.tokens >= args.tokens or time.perf_counter() - begin > args.limit_s
-        if ended or step % args.examine_every == 0:
-            loss = float(torch.stack(losses).mean())
+        if ended or len(losses) == args.examine_every:
+            loss = round(float(torch.stack(losses).mean()), 4)  # waits for the device
+            seconds = round(time.perf_counter() - begin, 1)
+            report = look(policy, tok, quick, args.seed)
+            curve.append({"tokens": trainer.tokens, "seconds": seconds, "loss": loss, **report})
+            print(json.dumps(curve[-1]), flush=True)
             losses.clear()
-            now = time.perf_counter()
-            outputs = sample(policy, tok, [q.prompt for q in quick], 1.0, args.seed)
-            report = summary(grade(quick, outputs, tok))
-            row = {"step": step, "tokens": trainer.tokens, "loss": round(loss, 4), "solve": report["solve"]}
-            row |= {"by_effort": report["by_effort"], "tokens_p50": report["tokens_p50"]}
-            row |= {
-                "seconds": round(now - begin, 1),
-                "step_ms": round((now - mark) * 1e3 / min(step, args.examine_every)),
-            }
-            curve.append(row)
-            print(json.dumps(row), flush=True)
             while keep_at and report["solve"] >= keep_at[0]:
                 keep(f"{args.preset}-{round(100 * keep_at.pop(0))}")
             ended = ended or report["solve"] >= args.stop_at
-            mark = time.perf_counter()
-        if ended:
-            break
-        shard = next(shards)
+        shard = shard if ended else next(shards)
     shards.close()
     keep(args.preset)
     return {
@@ -134,7 +120,7 @@ def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
         "levels": list(recipe.levels),
         "styles": STYLE_MIX,
         "schedule": {"tokens": int(args.tokens), "stop_at": args.stop_at, "batch": args.batch, "cap": recipe.cap},
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
         "seconds": round(time.perf_counter() - begin, 1),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "vocabulary_sha256": hashlib.sha256(VOCABULARY.read_bytes()).hexdigest(),
