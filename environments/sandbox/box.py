@@ -271,9 +271,10 @@ class Box:
             os.chdir(cwd)
             where = "command"
             os.execvpe(argv[0], argv, _ENV)
-        except OSError as error:
-            os.write(report if where.startswith("inside") else 2, f"{where}: {error.strerror}\n".encode())
-            os._exit(127 if error.errno == errno.ENOENT else 126)
+        except (OSError, ValueError) as error:  # ValueError: an argument with a NUL or a lone surrogate
+            text = error.strerror if isinstance(error, OSError) else "not a possible argument"
+            os.write(report if where.startswith("inside") else 2, f"{where}: {text}\n".encode())
+            os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
     def _fork_inside(self, body: Callable[[], None]) -> asyncio.Future[int]:
         """Fork a child whose pid namespace is the sandbox's."""
@@ -402,6 +403,11 @@ def store_snapshot(workspace: int, store: str, name: str, max_bytes: int) -> str
 
 
 def _relative(path: str) -> str:
+    try:
+        if b"\0" in os.fsencode(path):
+            raise ValueError("NUL")
+    except ValueError:
+        raise OSError(errno.EINVAL, "not a possible path") from None
     return path.removeprefix(WORKSPACE + "/") or "."
 
 

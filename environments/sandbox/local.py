@@ -163,6 +163,8 @@ class LocalSandbox(Sandbox):
     ) -> ExecResult:
         """See `Sandbox.exec`."""
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        if not argv:
+            raise ValueError("an empty argument list is no command")
         args = {"box": self.id, "argv": argv, "cwd": cwd, "timeout": timeout, "background": background}
         row, (out, err) = await self._link.call("exec", args, stdin, timeout=timeout + _GRACE_S)
         del row["id"]
