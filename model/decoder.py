@@ -30,8 +30,8 @@ class Hidden:
 
     hidden: Tensor
     """[B, T, H], after the final norm; zero at pads."""
-    routes: Tensor
-    """Long [B, T, L_moe, K]: experts that were used, best first; -1 at pads."""
+    routes: Tensor | None
+    """Long [B, T, L_moe, K]: experts that were used, best first; -1 at pads. None from a foreign model."""
 
 
 class DecoderLayer(nn.Module):

@@ -67,15 +67,15 @@ class HFPolicy(nn.Module):
         yield from self.model.named_parameters()
 
     @torch.no_grad()
-    def load_named_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy a whole set in. Raises ValueError naming what is missing, unknown, or of another shape."""
+    def load_named_weights(self, weights: Mapping[str, Any]) -> None:
+        """Copy a whole set in. Raises ValueError naming a weight that is missing, unknown, or of another shape."""
         own = dict(self.named_weights())
         if own.keys() != weights.keys():
             raise ValueError(f"weights do not fit: {sorted(own.keys() ^ weights.keys())[:5]} on one side only")
         for name, tensor in own.items():
-            if tensor.shape != weights[name].shape:
+            if tuple(tensor.shape) != tuple(weights[name].shape):
                 raise ValueError(f"{name}: shape {tuple(weights[name].shape)}, expected {tuple(tensor.shape)}")
-            tensor.copy_(weights[name])
+            tensor.copy_(torch.as_tensor(weights[name]))
 
     def refresh_quantized(self) -> None:
         """Nothing is quantised here."""

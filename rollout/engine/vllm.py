@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import numpy as np
 
 from rollout.engine import vllm_backend as backend
 from rollout.engine.base import EngineNotReady, FinishReason, GenerateRequest, Generation, WeightManifest
+from rollout.engine.weights import verify
 from rollout.trajectory import Sampling
 
 _MIN_TEMPERATURE = 0.01
@@ -127,7 +127,7 @@ class VllmEngine:
                 weights.update(await bucket if inspect.isawaitable(bucket) else bucket)
             loop = asyncio.get_running_loop()
             try:
-                await loop.run_in_executor(None, _verify, manifest, weights, self._shapes)
+                await loop.run_in_executor(None, verify, manifest, weights, self._shapes)
                 await loop.run_in_executor(self._thread, self._load, manifest.version, weights)
             except Exception as e:
                 # Nothing may be sampled on weights that are not the manifest's: what is in flight fails too.
@@ -238,20 +238,3 @@ def _check(sampling: Sampling) -> None:
         raise ValueError(f"max_tokens must be positive, got {sampling.max_tokens}")
     if sampling.temperature < 0 or 0 < sampling.temperature < _MIN_TEMPERATURE:
         raise ValueError(f"temperature must be 0 or at least {_MIN_TEMPERATURE}, got {sampling.temperature}")
-
-
-def _verify(manifest: WeightManifest, weights: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise ValueError naming the first tensor that is missing, unknown, or not what the manifest says."""
-    for what, names in (("the model", shapes), ("the buckets", weights)):
-        odd = sorted(names.keys() ^ manifest.tensors.keys())
-        if odd:
-            raise ValueError(f"manifest and {what} differ in {len(odd)} tensors, first {odd[0]}")
-    for name, (dtype, shape, checksum) in manifest.tensors.items():
-        array = weights[name]
-        if tuple(shape) != shapes[name]:
-            raise ValueError(f"{name}: the manifest has shape {tuple(shape)}, the model {shapes[name]}")
-        if str(array.dtype) != dtype or array.shape != tuple(shape):
-            raise ValueError(f"{name}: got {array.dtype} {array.shape}, the manifest has {dtype} {tuple(shape)}")
-        digest = hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=len(checksum) // 2).hexdigest()
-        if digest != checksum:
-            raise ValueError(f"{name}: checksum {digest} differs from the manifest's {checksum}")
