@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -157,136 +154,24 @@ def _run_help() -> str:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from rl.compose import compose
+    from rl import launch
 
     if args.multirun:
-        return _multirun(args)
-    config = compose(args.overrides)
-    if args.dry_run:
-        return _print_plan(config)
-    _refuse(config)
-    run_dir = run_folder(config)
-    _refuse_without_sandbox(config)
-    if run_dir.exists():
-        shutil.rmtree(run_dir)  # run_folder has seen that run.overwrite says so, and that it is a run
-    from rl.loop import train
-
-    return train(config, run_dir)
+        return launch.train_each(args.overrides, args.dry_run)
+    return launch.print_plan(args.overrides) if args.dry_run else launch.train(args.overrides)
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from rl.compose import compose
+    from rl import launch
 
-    return _print_plan(compose(args.overrides))
-
-
-def _print_plan(config: Config) -> int:
-    from rl.machine import machine
-    from rl.plan import plan
-
-    here = machine()
-    found = plan(config, here.cores, here.memory, here.gpus)
-    print(found.render())
-    try:
-        folder = f"PASS  run folder: {run_folder(config)}"
-    except UserError as error:
-        folder = f"FAIL  run folder: {error}"
-    print(folder)
-    return 0 if found.ok and folder.startswith("PASS") else 2
-
-
-def _refuse(config: Config) -> None:
-    """Raise a UserError with every reason why this run cannot work here; print what could be better."""
-    from rl.checks import Verdict
-    from rl.machine import machine
-    from rl.plan import plan
-
-    here = machine()
-    found = plan(config, here.cores, here.memory, here.gpus)
-    for check in found.checks:
-        if check.verdict == Verdict.WARN:
-            print(f"note: {check.about}: {check.text}")
-    if found.failures:
-        raise UserError("this run would not work:\n  " + "\n  ".join(found.failures))
-
-
-def _refuse_without_sandbox(config: Config) -> None:
-    """Raise a UserError if an environment needs a sandbox and this machine gives none."""
-    from environments.catalogue import select
-    from rl.doctor import no_sandbox
-
-    specs, _ = select(config.envs.names, config.envs.exclude, config.controls.exclude_tags)
-    needing = [spec.id for spec in specs if spec.needs_sandbox]
-    if needing and (problem := no_sandbox()):
-        raise UserError(
-            f"{needing[0]} and {len(needing) - 1} more need a sandbox: {problem}; or leave them out (envs.exclude)"
-        )
-
-
-def run_folder(config: Config) -> Path:
-    """The run's folder, free or allowed to be replaced; raises UserError otherwise."""
-    from rl import runfiles
-
-    folder = Path(config.run.root) / config.run.name
-    if not folder.exists():
-        return folder
-    if not config.run.overwrite:
-        raise UserError(
-            f"{folder} exists: continue it with `jointrl resume {config.run.name}`, "
-            "name this run with run.name=NAME, or replace it with run.overwrite=true"
-        )
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is no run of ours, so run.overwrite does not remove it: give another run.name")
-    if runfiles.status(folder) == runfiles.Status.RUNNING:
-        raise UserError(f"{folder} is being written: end that run first, or give another run.name")
-    return folder
-
-
-def _multirun(args: argparse.Namespace) -> int:
-    """One process after the other, so that no job inherits anything; every job is checked before the first starts."""
-    from rl.compose import compose, expand
-
-    jobs = expand(args.overrides)
-    swept = [i for i in range(len(args.overrides)) if len({job[i] for job in jobs}) > 1]
-    named: dict[str, list[str]] = {}
-    for job in jobs:
-        config = compose(job)
-        parts = [re.sub(r"[^A-Za-z0-9._=-]+", "_", job[i].lstrip("+").rpartition(".")[2]) for i in swept]
-        keep_name = any(job[i].lstrip("+").startswith("run.name=") for i in swept) or not swept
-        config.run.name = config.run.name if keep_name else "-".join([config.run.name, *parts])
-        if config.run.name in named:
-            raise UserError(f"two jobs would be called {config.run.name}: give run.name as one of the swept keys")
-        _refuse(config)
-        run_folder(config)
-        others = [word for word in job if not word.lstrip("+").startswith("run.name=")]
-        named[config.run.name] = [*others, f"run.name={config.run.name}"]
-    if args.dry_run:
-        print("\n".join(f"jointrl train {' '.join(words)}" for words in named.values()))
-        return 0
-    codes = {}
-    for name, words in named.items():
-        print(f"== {name}", flush=True)
-        codes[name] = subprocess.run([sys.executable, "-m", "rl.cli", "train", *words]).returncode
-    for name, code in codes.items():
-        print(f"{name}: {'done' if code == 0 else f'exit code {code}'}")
-    return max(codes.values(), key=abs)
-
-
-def _find(name: str) -> Path:
-    """The folder of a run given by name or path; raises UserError naming the nearest."""
-    root = Path(Config().run.root)
-    for folder in (root / name, Path(name)):
-        if (folder / "config.yaml").is_file():
-            return folder
-    known = sorted(f.parent.name for f in root.glob("*/config.yaml"))
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    hint = f"did you mean {close[0]}?" if close else f"there are no runs in {root}/ yet"
-    raise UserError(f"no run {name!r}: {hint}")
+    return launch.print_plan(args.overrides)
 
 
 def _resume(args: argparse.Namespace) -> int:
-    folder = _find(args.name)
-    from rl.loop import resume
+    from rl.launch import find
+
+    folder = find(args.name)
+    from rl.loop import resume  # it brings torch and ray: not for a name that does not exist
 
     return resume(folder)
 
@@ -299,9 +184,10 @@ def _runs(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
+    from rl.launch import find
     from rl.show import show
 
-    print(show(_find(args.name)))
+    print(show(find(args.name)))
     return 0
 
 
