@@ -152,8 +152,12 @@ async def check_async(
 
 def _draw(env: Environment, rows: int, report: CheckReport) -> Iterator[Task]:
     """Tasks of all levels and both splits; checks determinism and the splits on the way."""
-    copy: Environment = pickle.loads(pickle.dumps(env))
     same, splits = report.findings["same"], report.findings["splits"]
+    copy = env
+    try:
+        copy = pickle.loads(pickle.dumps(env))
+    except Exception as error:  # an instance that holds a lock, a lambda or an open file
+        same.note(False, f"cannot be pickled: {error!r}")
     for level in env.levels:
         seen: dict[str, set[int]] = {}
         for split in SPLITS:
@@ -161,8 +165,8 @@ def _draw(env: Environment, rows: int, report: CheckReport) -> Iterator[Task]:
             for index in range(max(rows, 50)):
                 try:
                     task = env.task(split, index, level)
-                except ValueError as error:
-                    splits.note(False, f"{split} level {level}: {error}")
+                except Exception as error:  # no prompt in this split, or a generator that fails
+                    splits.note(False, f"{split} level {level}: {error!r}")
                     break
                 keys.add(prompt_key(task.prompt))
                 if index < rows:
@@ -225,10 +229,13 @@ def _is_zero(episode: Episode) -> bool:
 
 def _survives(env: Environment, task: Task, survives: Finding, secret: Finding) -> None:
     """A task through JSON, and the answer nowhere but where it belongs."""
-    row = json.loads(json.dumps(task.to_json()))
-    back = Task.from_json(row)
-    alike = back.to_json() == row and all(env.demonstrate(back, s) == env.demonstrate(task, s) for s in STYLES)
-    survives.note(alike, f"{task.id} changes in JSON")
+    try:
+        row = json.loads(json.dumps(task.to_json()))
+        back = Task.from_json(row)
+        alike = back.to_json() == row and all(env.demonstrate(back, s) == env.demonstrate(task, s) for s in STYLES)
+        survives.note(alike, f"{task.id} changes in JSON")
+    except Exception as error:  # whatever a broken environment raises is what this law reports
+        survives.note(False, f"{task.id}: {error!r}")
     gold = task.answer
     if not isinstance(gold, str) or len(gold) < _SECRET_LENGTH:
         return

@@ -1,0 +1,52 @@
+"""A sandbox factory in memory, for tests of what uses sandboxes."""
+
+from __future__ import annotations
+
+import pytest
+
+from environments.sandbox.api import SandboxUnavailable
+
+
+class MemorySandbox:
+    """Files in a dict; snapshots are copies kept by the factory."""
+
+    def __init__(self, factory: MemoryFactory, files: dict[str, bytes]) -> None:
+        self.factory, self.files, self.open = factory, dict(files), True
+        factory.alive += 1
+        factory.made += 1
+
+    async def read_file(self, path: str) -> bytes:
+        return self.files[path]
+
+    async def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        self.files[path] = data
+
+    async def snapshot(self) -> str:
+        self.factory.snapshots.append(dict(self.files))
+        return str(len(self.factory.snapshots) - 1)
+
+    async def close(self) -> None:
+        self.factory.alive -= self.open
+        self.open = False
+
+
+class MemoryFactory:
+    """Counts what is alive; refuses after `most` sandboxes."""
+
+    def __init__(self) -> None:
+        self.alive = self.made = 0
+        self.most = 10**9
+        self.snapshots: list[dict[str, bytes]] = []
+
+    async def create(self, task_id: str, snapshot: str | None = None) -> MemorySandbox:
+        if self.made >= self.most:
+            raise SandboxUnavailable("no more")
+        return MemorySandbox(self, {} if snapshot is None else self.snapshots[int(snapshot)])
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+
+@pytest.fixture
+def sandboxes() -> MemoryFactory:
+    return MemoryFactory()
