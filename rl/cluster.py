@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Cluster:
-    """Owns the actors of one run. `phase(text)` says what is being waited for."""
+    """Owns the actors of one run that starts at weight `version`. `phase(text)` says what is being waited for."""
 
-    def __init__(self, config: Config, run_dir: Path, phase: Callable[[str], None]) -> None:
-        self.config, self.run_dir, self.phase = config, run_dir, phase
+    def __init__(self, config: Config, run_dir: Path, version: int, phase: Callable[[str], None]) -> None:
+        self.config, self.version, self.phase = config, version, phase
         self.engines: dict[str, Any] = {}
         self.store = Path(config.sandbox.store) if config.sandbox.store else run_dir / "sandbox"
 
@@ -30,7 +30,7 @@ class Cluster:
         import ray
 
         from rl.learner.group import LearnerGroup
-        from rollout.engine import start_engines
+        from rollout.engine.actor import start_engines
         from rollout.scheduler import Scheduler
 
         self.phase("starting ray")
@@ -50,7 +50,7 @@ class Cluster:
             self.engines = start_engines(self.config)
             self.learners.wait()
             self.phase("starting workers")
-            self.scheduler = Scheduler(self.config, self.engines, self.store)
+            self.scheduler = Scheduler(self.config, self.engines, self.store, self.version)
         except BaseException:
             ray.shutdown()
             raise

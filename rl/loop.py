@@ -58,7 +58,7 @@ class Run:
 
     def go(self) -> None:
         """Start the processes, carry the run to its last step, close the books."""
-        with Cluster(self.config, self.run_dir, self.log.phase) as self.house:
+        with Cluster(self.config, self.run_dir, self.state.version, self.log.phase) as self.house:
             if self.folder:
                 self.house.learners.load(self.folder)
             self.log.metrics(self.state.step, self.house.sync(self.state.version))

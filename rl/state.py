@@ -35,9 +35,9 @@ class RunState:
     def calibrate(self, rows: list[dict[str, Any]]) -> None:
         """From the evaluation before training: base lengths of right answers, and where the mixture starts."""
         self.before = rows
-        right = [r for r in rows if r["purpose"] == "sampled" and r["reward"] is not None and r["reward"] >= 1.0]
-        for r in right:
-            self.lengths.observe(r["environment"], r["level"], r["tokens"])
+        for r in rows:
+            if r["purpose"] == "sampled" and r["reward"] is not None:
+                self.lengths.observe(r["environment"], r["level"], r["tokens"], r["reward"] >= 1.0)
         self.lengths.freeze()
         self.mixture.seed_solve_rates(solve_rates(rows))
 

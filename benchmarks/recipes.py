@@ -1,0 +1,235 @@
+"""Recipes of the default run beside each other, in one process each: what the start, the step size and the price do.
+
+The parts are the run's own (mixture, demonstrations' chat, grading, assessment, batch, loss, policy); what is left out
+are the processes: one device samples and learns in turn, exactly on policy, and only single-turn environments are drawn.
+
+    python -m benchmarks.recipes --start assets/tiny/tiny.safetensors --steps 80 --seeds 0 1 2 --out recipes.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "no_price": {"effort.kind": "none"},
+    "lr_1e-4": {"learner.lr": 1e-4},
+    "lr_6e-4": {"learner.lr": 6e-4},
+    "lr_1e-3": {"learner.lr": 1e-3},
+    "muon_1e-4": {"learner.optimizer": "muon", "learner.lr": 1e-4},
+    "muon_4e-4": {"learner.optimizer": "muon", "learner.lr": 4e-4},
+    "grpo": {"algorithm.advantage": "grpo"},
+    "rloo": {"algorithm.advantage": "rloo"},
+    "uniform": {"envs.adaptive": False},
+    "groups_64": {"algorithm.groups_per_step": 64},
+    "low_price": {"effort.low.lam": 0.4},
+}
+
+
+def configured(changes: dict[str, Any], seed: int) -> Any:
+    """The default configuration with dotted changes."""
+    from rl.config import Config
+
+    config = Config(seed=seed)
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        at: Any = config
+        for name in path:
+            at = getattr(at, name)
+        if not hasattr(at, last):
+            raise ValueError(f"unknown key {key}")
+        setattr(at, last, value)
+    return config
+
+
+def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One recipe with one seed: evaluation rows before, during and after, and the curve."""
+    import numpy as np
+    import torch
+    from safetensors.torch import load_file
+
+    from environments.catalogue import resolve, select
+    from model import QuantSpec, build_policy
+    from model.chat import ChatTokenizer
+    from rl import evaluate
+    from rl.algorithms import LOSSES
+    from rl.algorithms.loss.streams import Streams
+    from rl.assess import assess
+    from rl.batch import build_batch
+    from rl.examine import sample
+    from rl.learner.muon import MuonAdamW
+    from rl.learner.scoring import Scorer, score
+    from rl.mixture import held_out
+    from rl.state import RunState
+    from rollout.trajectory import Group, Node, Sampling, StopReason, Trajectory
+
+    torch.set_num_threads(1)
+    config = configured(changes, seed)
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    tok = ChatTokenizer()
+    specs, _ = select(args.envs, [])
+    environments = [e for e in (resolve(s.id) for s in specs) if not e.needs_sandbox]
+    policy = build_policy("k3", config.model.preset, quant=QuantSpec(), seed=seed)
+    policy.load_named_weights(load_file(args.start))
+    policy.to(device).refresh_quantized()
+    policy.train(False)
+    trained = [(n, p) for n, p in policy.named_parameters() if p.requires_grad and "indexer" not in n]
+    plain = ("embed", "lm_head", "conv1d", "res_proj", "gate.weight")
+    muon = config.learner.optimizer == "muon"
+    matrices = [p for n, p in trained if muon and p.ndim in (2, 3) and not any(x in n for x in plain)]
+    rest = [p for _, p in trained if not any(p is m for m in matrices)]
+    groups = [{"params": g, "muon": g is matrices} for g in (matrices, rest) if g]
+    betas = (config.learner.beta1, config.learner.beta2)
+    optimizer = MuonAdamW(groups, config.learner.lr, betas, config.learner.weight_decay)
+    state = RunState(config, environments)
+    pairs = held_out(config, environments, args.tasks)
+    scorer = Scorer(policy)
+
+    def play(orders: list, temperature: float, noise: int) -> list[Group]:
+        prompts = [tok.render_prompt(list(o.task.prompt), [], str(o.effort)) for o in orders for _ in o.seeds]
+        replies = sample(policy, tok, prompts, temperature, noise)
+
+        async def grade() -> list[Any]:
+            tasks = [o.task for o in orders for _ in o.seeds]
+            return [
+                await resolve(t.environment).grade(t, [*t.prompt, tok.parse(ids).message], None)
+                for t, ids in zip(tasks, replies, strict=True)
+            ]
+
+        grades = iter(asyncio.run(grade()))
+        flat = iter(zip(prompts, replies, strict=True))
+        out = []
+        for o in orders:
+            trajectories = []
+            for i in range(len(o.seeds)):
+                prompt, ids = next(flat)
+                n = len(ids)
+                sampled = Node(
+                    "assistant",
+                    np.asarray(ids, np.int32),
+                    np.zeros(n, np.float32),
+                    np.ones(n, np.uint8),
+                    np.full(n, state.version, np.int32),
+                    Sampling(temperature or 1.0),
+                )
+                t = Trajectory(f"{o.id}/{i}", o.task, o.effort, [Node.given("user", prompt), sampled])
+                t.stop, t.grade = StopReason.DONE, next(grades)
+                trajectories.append(t)
+            out.append(Group(o, trajectories))
+        return out
+
+    def examined(some: list, label: str) -> dict[str, Any]:
+        out: dict[str, Any] = {"label": label, "step": state.step}
+        for purpose, temperature in (("sampled", 1.0), ("greedy", 0.0)):
+            orders = [o for o in evaluate.orders(some, label, seed, True) if o.temperature == temperature]
+            rows = evaluate.rows(play(orders, temperature, 7), [])
+            if label == "before" and purpose == "sampled":
+                state.calibrate(rows)
+            out[purpose] = evaluate.summary(rows, purpose)
+        return out
+
+    begin = time.monotonic()
+    evaluations = [examined(pairs, "before")]
+    curve = []
+    a = config.algorithm
+    while state.step < args.steps:
+        drawn = [state.mixture.order(a.group_size) for _ in range(a.groups_per_step)]
+        seen = [
+            assess(g, state.effort, state.lengths.get(g.order.task.environment, g.order.task.level), state.step, config)
+            for g in play(drawn, 1.0, seed * 100003 + state.step)
+        ]
+        for x in seen:
+            if x.solve_rate is not None:
+                state.mixture.observe(x.group.order.task, x.group.order.effort, x.solve_rate)
+        kept = [x for x in seen if not x.retired]
+        batch = build_batch([x.group for x in kept], [x.advantages for x in kept], state.scale)
+        shard = batch.shards(1, args.micro_tokens)[0]
+        if not shard.tokens:
+            raise SystemExit(f"{name}: no group of step {state.step} has a signal; the start is too weak or too strong")
+        entropy, loss_sum = 0.0, 0.0
+        for micro in shard.micro_batches:
+            scored = score(scorer, micro, False, device)
+            mask, advantage = (torch.as_tensor(x).to(device) for x in (micro.mask, micro.advantage))
+            now = scored.logprob.detach()
+            streams = Streams(advantage, now, now, scored.logprob, mask, torch.ones_like(now))
+            loss = LOSSES[a.loss](streams, a).loss / shard.tokens
+            loss.backward()
+            loss_sum += float(loss.detach())
+            entropy += float(scored.entropy.sum()) / shard.tokens
+        norm = float(torch.nn.utils.clip_grad_norm_([p for _, p in trained], config.learner.clip_grad_norm))
+        rate = config.learner.lr * min(1.0, (state.step + 1) / max(1, config.learner.warmup_steps))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        policy.refresh_quantized()
+        state.step += 1
+        valid = [x for x in seen if x.solve_rate is not None]
+        row = {"step": state.step, "solve": float(np.mean([x.solve_rate for x in valid])), "kept": len(kept)}
+        row |= {"entropy": entropy, "grad_norm": norm, "tokens": float(np.mean([x.lengths.mean() for x in seen]))}
+        curve.append(row | {"seconds": time.monotonic() - begin})
+        if args.every and state.step % args.every == 0 and state.step < args.steps:
+            evaluations.append(examined(pairs[: args.during], f"step_{state.step}"))
+    evaluations.append(examined(pairs, "after"))
+    return {"recipe": name, "changes": changes, "seed": seed, "curve": curve, "evaluations": evaluations}
+
+
+def describe(result: dict[str, Any]) -> str:
+    """One line: solve rates sampled and greedy, accuracy and lengths by effort, before -> after."""
+    first, last = result["evaluations"][0], result["evaluations"][-1]
+
+    def pair(purpose: str, key: str, scale: float = 100) -> str:
+        return f"{scale * first[purpose][key]:.1f}>{scale * last[purpose][key]:.1f}"
+
+    efforts = [k.split("/")[-1] for k in first["sampled"] if k.startswith("solve/all/")]
+    text = f"{result['recipe']:12} seed {result['seed']}: sampled {pair('sampled', 'solve/macro')} "
+    text += f"greedy {pair('greedy', 'solve/macro')} | "
+    text += " ".join(f"{e} {pair('sampled', f'solve/all/{e}')}" for e in efforts)
+    text += " | tokens " + " ".join(f"{e} {pair('sampled', f'tokens_p50/all/{e}', 1)}" for e in efforts)
+    down = min(
+        (last["sampled"][k] - first["sampled"][k], k) for k in first["sampled"] if k.startswith("solve/") and "all" not in k
+    )
+    inner = " ".join(f"{e['step']}:{100 * e['sampled']['solve/macro']:.0f}" for e in result["evaluations"][1:-1])
+    return f"{text} | worst {down[1][6:]} {100 * down[0]:+.0f} | {inner} | {result['curve'][-1]['seconds']:.0f} s"
+
+
+def _work(job: tuple[str, int], args: argparse.Namespace) -> dict[str, Any]:
+    name, seed = job
+    result = run(name, RECIPES[name], seed, args)
+    print(describe(result), flush=True)
+    return result
+
+
+def main() -> None:
+    """Run the chosen recipes, several processes at a time."""
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    p.add_argument("--start", required=True, help="safetensors weights")
+    p.add_argument("--recipes", nargs="+", default=list(RECIPES))
+    p.add_argument("--seeds", nargs="+", type=int, default=[0])
+    p.add_argument("--steps", type=int, default=80)
+    p.add_argument("--envs", nargs="+", default=["*"])
+    p.add_argument("--tasks", type=int, default=1008)
+    p.add_argument("--during", type=int, default=504)
+    p.add_argument("--every", type=int, default=20)
+    p.add_argument("--micro-tokens", type=int, default=32768)
+    p.add_argument("--device", default=None)
+    p.add_argument("--processes", type=int, default=2)
+    p.add_argument("--out", type=Path)
+    args = p.parse_args()
+    jobs = [(name, seed) for seed in args.seeds for name in args.recipes]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(args.processes, maxtasksperchild=1) as pool:
+        calls = [pool.apply_async(_work, (job, args)) for job in jobs]
+        results = [call.get() for call in calls]
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
