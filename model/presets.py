@@ -25,7 +25,7 @@ def tiny() -> K3Config:
         v_head_dim=16,
         attn_res_block_size=2,
         linear_attn_config=LinearAttnConfig(4, 16, kda_layers=(1, 3), full_attn_layers=(2, 4)),
-        index_topk=128,
+        index_topk=256,
         index_n_heads=2,
         index_head_dim=16,
         max_position_embeddings=4096,

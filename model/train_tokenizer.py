@@ -12,7 +12,7 @@ import json
 import string
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,10 +24,10 @@ from model.xtml import TOOLS_HEAD, TOOLS_TAIL, Mark, effort_text
 SIZE = 512
 """Entries of the tiny vocabulary; a power of two, so that the head's matrix is even."""
 
-BYTE_PAIRS = 40
-"""Merges kept for words that are not in the vocabulary as a whole."""
+BYTE_PAIRS = 16
+"""Least number of entries kept for pieces of words that are not in the vocabulary as a whole."""
 
-SPACED = string.ascii_lowercase + string.digits + string.punctuation
+SPACED = string.ascii_letters + string.digits + string.punctuation
 """Characters that are one token together with the space before them, whatever the corpus holds (payload symbols)."""
 
 PATTERN = "|".join(
@@ -45,9 +45,9 @@ PATTERN = "|".join(
 
 PHRASES = (
     *(effort_text(effort) for effort in ("low", "medium", "high", "max")),
-    TOOLS_HEAD,
-    TOOLS_TAIL,
-    '[{"function":{"description":"',
+    TOOLS_HEAD + "[",
+    "]" + TOOLS_TAIL,
+    '{"function":{"description":"',
     '","name":"',
     '","parameters":{"properties":{"',
     '":{"type":"string"}',
@@ -67,7 +67,7 @@ def pre_tokenizer() -> pre_tokenizers.PreTokenizer:
     )
 
 
-def byte_pairs(words: Counter[str], count: int) -> list[tuple[str, str]]:
+def byte_pairs(words: Mapping[str, int], count: int) -> list[tuple[str, str]]:
     """The most frequent pairs, merged one after another (plain byte-pair encoding)."""
     pieces = {word: list(word) for word in words}
     merges: list[tuple[str, str]] = []
@@ -104,19 +104,17 @@ def train(texts: Iterable[str]) -> Tokenizer:
     vocab = [symbols[b] for b in range(256)]
     vocab += [symbols[ord(" ")] + symbols[ord(c)] for c in SPACED]
     room = SIZE - len(vocab) - len(PHRASES) - len(Mark)
-    known = set(vocab)
-    words = Counter({w: n for w, n in counts.items() if w not in known and len(w) > 1})
+    words = Counter({w: n for w, n in counts.items() if w not in set(vocab) and len(w) > 1})
     ranked = sorted(words, key=lambda w: (-words[w] * (len(w) - 1), w))
     vocab += ranked[: room - BYTE_PAIRS]
-    rest = Counter({w: words[w] for w in ranked[room - BYTE_PAIRS :]})
     merges = []
-    for left, right in byte_pairs(rest, 4 * BYTE_PAIRS):
-        new = left + right not in set(vocab)
-        if new and len(vocab) >= SIZE - len(PHRASES) - len(Mark):
-            break
+    # Every word counts once: how often one is used says nothing about the unknown words that pieces are for.
+    for left, right in byte_pairs(dict.fromkeys(words, 1), SIZE):
+        if left + right not in vocab:
+            if len(vocab) == SIZE - len(PHRASES) - len(Mark):
+                break
+            vocab.append(left + right)
         merges.append((left, right))
-        vocab += [left + right] if new else []
-    vocab += [f"Ġ<unused{n}>" for n in range(SIZE - len(PHRASES) - len(Mark) - len(vocab))]
     ids = {token: i for i, token in enumerate(vocab)}
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizer()

@@ -51,7 +51,7 @@ class Recipe:
     levels: tuple[int, ...] = (1, 2)
     styles: dict[str, tuple[float, float, float]] = field(default_factory=lambda: dict(STYLE_MIX))
     sequences: int = 2048
-    cap: int = 160
+    cap: int = 256
     seed: int = 0
 
     def load(self) -> list[Environment]:

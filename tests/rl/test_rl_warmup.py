@@ -80,7 +80,8 @@ def test_demonstrations_are_what_the_parser_reads_and_earn_the_reward():
     envs = Recipe(PRIMER).load()
     asked = questions(envs, (1, 2), 3, TOK)
     right = [TOK.encode_assistant(q.env.demonstrate(q.task, "checked")[0]) for q in asked]
-    assert all(row["solved"] for row in grade(asked, right, TOK))
+    rows = grade(asked, right, TOK)
+    assert len(rows) == len(asked) and all(row["solved"] for row in rows)
     assert not any(row["solved"] for row in grade(asked, [ids[:-1] for ids in right], TOK))  # the turn did not end
     empty = [TOK.encode_assistant({"role": "assistant", "content": ""}) for _ in asked]
     assert not any(row["solved"] for row in grade(asked, empty, TOK))
