@@ -14,6 +14,8 @@ class Rendezvous:
 
     def __init__(self, rank: int, ranks: int, timeout_s: float):
         self.rank, self.ranks = rank, ranks
+        # A rank has a GPU of its own, or none has: two ranks of one communicator cannot share one.
+        self.cuda = torch.cuda.device_count() >= ranks
         self.timeout = datetime.timedelta(seconds=timeout_s)
         self._store: dist.TCPStore | None = None
 
@@ -32,12 +34,16 @@ class Rendezvous:
         os.environ.update(
             RANK=str(self.rank),
             WORLD_SIZE=str(self.ranks),
-            LOCAL_RANK="0",
+            LOCAL_RANK=str(self.rank if self.cuda else 0),
             MASTER_ADDR=address[0],
             MASTER_PORT=str(address[1]),
         )
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.ranks, timeout=self.timeout)
+        backend = "nccl" if self.cuda else "gloo"
+        # Counters and norms are reduced on the host, also beside GPUs.
+        backends = "cpu:gloo,cuda:nccl" if self.cuda else "gloo"
+        dist.init_process_group(
+            backends, store=self._store, rank=self.rank, world_size=self.ranks, timeout=self.timeout
+        )
         import deepspeed
         import deepspeed.ops
         from deepspeed.utils import logger

@@ -94,7 +94,8 @@ class ExpertParallel(AutoEPMoELayer):
         super().__init__(spec, source, ep_size, ep_rank, AutoEPConfig(use_grouped_mm=False, load_balance_coeff=None))
         self.rounding = experts.quant.activation_rounding
         self.router = _DecidedRouter(count)
-        grouped: nn.Module = self.experts  # its parameters carry DeepSpeed's marks: keep them, replace the kernel
+        # Its parameters carry DeepSpeed's marks: keep them, replace the kernel.
+        grouped = cast(Experts, self._modules.pop("experts"))
         self.experts = LocalExperts(grouped.w1, grouped.w3, grouped.w2, experts)
         self.experts.refresh()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class LearnerRank:
     def __init__(self, config: Config, rank: int, meeting: Rendezvous | None = None) -> None:
         self.config, self.rank, self.ranks = config, rank, config.learner.ranks
         self.meeting = meeting or Rendezvous(rank, self.ranks, config.learner.timeout_s)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = torch.device("cuda", rank) if self.meeting.cuda else torch.device("cpu")
         self.step = 0
         """Steps that were taken; the next one to take."""
 
@@ -47,6 +48,8 @@ class LearnerRank:
         c = self.config
         torch.set_num_threads(c.learner.threads)
         torch.manual_seed(c.seed * 1000 + self.rank)
+        if self.meeting.cuda:
+            torch.cuda.set_device(self.device)
         self.meeting.join(address)
         quant = QuantSpec(c.model.quant.expert_weights, c.model.quant.expert_activations, c.model.quant.scale_rule)
         self.policy = build_policy(c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed)
@@ -62,15 +65,15 @@ class LearnerRank:
             from rl.learner.experts import spread_experts
 
             spread_experts(self.policy, c.learner.expert_parallel, self.rank)
-        # Only balancing looks at the mode; dropout of a foreign model would part the learner from the engine.
-        self.policy.train(c.learner.balance)
+        self.policy.eval()  # dropout of a foreign model would part the learner from the engine
         if c.learner.balance and self.moe_shape is not None:
             enable_balancing(self.policy)
         self.engine = build_engine(Scorer(self.policy), self.policy, c.learner)
         self.meeting.bound_all_groups()
         self.policy.refresh_quantized()
         self.trained = [p for p in self.policy.parameters() if p.requires_grad]
-        return {"rank": self.rank, "device": str(self.device), "parameters": sum(p.numel() for p in self.trained)}
+        trained = sum(p.numel() for p in self.trained)
+        return {"rank": self.rank, "pid": os.getpid(), "device": str(self.device), "parameters": trained}
 
     def close(self) -> None:
         """Leave the process groups."""
@@ -117,6 +120,8 @@ class LearnerRank:
 
     def _loss(self, batch: MicroBatch, metrics: StepMetrics) -> torch.Tensor:
         """Summed loss of a micro-batch; what the metrics say of it comes from the same tensors."""
+        # Only balancing looks at the mode: it counts the tokens that train, not those of dummies.
+        self.policy.train(self.config.learner.balance and not batch.dummy)
         scored = score(self.engine, batch, self.config.learner.router_replay, self.device)
         metrics.micro_batches[int(batch.dummy)] += 1
         if batch.dummy:

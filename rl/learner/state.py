@@ -43,7 +43,7 @@ def _global_names(policy: Any) -> dict[str, str]:
 
 
 def save(folder: Path, learner: LearnerRank) -> None:
-    """Write this rank's files into an existing folder; a collective."""
+    """Write this rank's files into an existing folder; returns when every rank has (a collective)."""
     policy, engine = learner.policy, learner.engine
     names = _global_names(policy)
     of_parameter = {p: names[n] for n, p in policy.named_parameters()}
@@ -67,6 +67,7 @@ def save(folder: Path, learner: LearnerRank) -> None:
         "random": torch.get_rng_state().tolist(),
     }
     (folder / f"learner_{learner.rank:05d}.json").write_text(json.dumps(meta))
+    torch.distributed.barrier()
 
 
 def load(folder: Path, learner: LearnerRank) -> None:

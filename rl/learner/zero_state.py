@@ -76,6 +76,6 @@ def _own_piece(zero: Any, group: int, tensors: list[Tensor]) -> Tensor:
 
 
 def _all_gather(piece: Tensor, group: Any) -> Tensor:
-    out = piece.new_empty(dist.get_world_size(group=group) * piece.numel())
-    dist.all_gather_into_tensor(out, piece.detach().contiguous(), group=group)
-    return out
+    parts = [torch.empty_like(piece) for _ in range(dist.get_world_size(group=group))]
+    dist.all_gather(parts, piece.detach().contiguous(), group=group)
+    return torch.cat(parts)

@@ -73,7 +73,8 @@ def meet(rank: int, ranks: int, folder: Path) -> Any:
 
 
 def _main() -> None:
-    path, function, rank, ranks, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5])
+    path, function, rank, ranks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    folder = Path(sys.argv[5])
     import torch
 
     torch.set_num_threads(1)
