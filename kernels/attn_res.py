@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from kernels.node import call
 from kernels.norm import norm_grad, rows_sum
 
 
@@ -53,6 +54,6 @@ class _MixNorm(Function):
 def mix_norm(sources: list[Tensor], key_weight: Tensor, query: Tensor, weight: Tensor, eps: float) -> Tensor:
     """RMSNorm(sum_i p_i v_i; weight) with p = softmax_i(query . RMSNorm(v_i; key_weight)) over sources v_i [N, H].
 
-    No 1/sqrt(H); the values v_i are not normalised (spec section 2). key_weight, weight [H]; query [1, H]. Returns [N, H].
+    No 1/sqrt(H); the values v_i are not normalised (spec section 2). key_weight, weight [H]; query [1, H]; out [N, H].
     """
-    return _MixNorm.apply(key_weight, query, weight, eps, *sources)
+    return call(_MixNorm, key_weight, query, weight, eps, *sources)

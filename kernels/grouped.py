@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from kernels.node import call
 from kernels.situ import situ_backward, situ_forward
 
 
@@ -55,12 +56,33 @@ def grouped_situ_mlp(
     betas: tuple[float, float],
     quantise: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """W2_e SiTU(W1_e x, W3_e x) for rows sorted by expert: x [P, L], w13 [E, 2I, L], w2 [E, L, I], counts [E] with sum P.
+    """W2_e SiTU(W1_e x, W3_e x) of rows sorted by expert: x [P, L], w13 [E, 2I, L], w2 [E, L, I], counts [E] (sum P).
 
-    `quantise` rounds the activations before W2, straight-through. Experts without rows get zero (not missing) gradients.
+    `quantise` rounds the input of W2, straight-through. An expert without rows gets a zero gradient, not none.
     Returns [P, L].
     """
-    return _GroupedMlp.apply(x, w13, w2, list(counts), betas, quantise)
+    return call(_GroupedMlp, x, w13, w2, list(counts), betas, quantise)
+
+
+def dense_situ_mlp(
+    x: Tensor,
+    w13: Tensor,
+    w2: Tensor,
+    weights: Tensor,
+    chosen: Tensor,
+    betas: tuple[float, float],
+    quantise: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Weighted sum of the chosen experts, computed by running all of them: for few tokens, no sorting. No gradient.
+
+    x [N, L], weights and chosen [N, K]; the rest as `grouped_situ_mlp`. Returns [N, L].
+    """
+    n, experts = x.shape[0], w13.shape[0]
+    act = situ_forward((x @ w13.flatten(0, 1).mT).view(n, experts, -1), *betas)
+    if quantise is not None:
+        act = quantise(act)
+    share = torch.zeros(n, experts, dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
+    return act.mul_(share.unsqueeze(-1)).flatten(1) @ w2.mT.flatten(0, 1)
 
 
 class _StraightThrough(Function):
@@ -75,5 +97,5 @@ class _StraightThrough(Function):
 
 
 def straight_through(value: Tensor, *masters: Tensor) -> Tensor:
-    """`value` forwards, without a copy; its gradient goes to `masters`, whose concatenation along axis 1 it stands for."""
-    return _StraightThrough.apply(value, *masters)
+    """`value` forwards, uncopied; its gradient goes to `masters`, whose concatenation along axis 1 it stands for."""
+    return call(_StraightThrough, value, *masters)

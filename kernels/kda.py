@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from kernels.node import call
+
 TILE = 16
 
 
@@ -45,10 +47,12 @@ def kda_step_(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: T
     n, h, kd, vd = state.shape
     s = state.view(n * h, kd, vd)
     s.mul_(g.exp().view(n * h, kd, 1))
-    k = k.reshape(n * h, kd, 1)
-    delta = torch.baddbmm(v.reshape(n * h, 1, vd), k.mT, s, alpha=-1).mul_(beta.reshape(n * h, 1, 1))
-    s.addcmul_(k, delta)
-    return torch.bmm(q.reshape(n * h, 1, kd), s).view(n, h, vd)
+    # One product reads the decayed state for both: o = q^T (S + k delta^T) = q^T S + (q . k) delta^T.
+    qk = torch.stack((q, k), 2).view(n * h, 2, kd)
+    seen_q, seen_k = torch.bmm(qk, s).unsqueeze(2).unbind(1)
+    delta = torch.sub(v.reshape(n * h, 1, vd), seen_k).mul_(beta.reshape(n * h, 1, 1))
+    s.addcmul_(qk[:, 1].unsqueeze(-1), delta)
+    return torch.addcmul(seen_q, torch.linalg.vecdot(qk[:, 0], qk[:, 1]).view(n * h, 1, 1), delta).view(n, h, vd)
 
 
 def kda_chunk(
@@ -68,7 +72,7 @@ def kda_chunk(
     n = (t + pad) // TILE
     q, k, v, g = (x.reshape(b * h, n, TILE, x.shape[-1]) for x in (q, k, v, g))
     s0 = None if state is None else state.reshape(b * h, kd, v.shape[-1])
-    o, s = _Chunk.apply(q, k, v, g, beta.reshape(b * h, n, TILE, 1), s0)
+    o, s = call(_Chunk, q, k, v, g, beta.reshape(b * h, n, TILE, 1), s0)
     return o.view(b, h, n * TILE, -1)[:, :, :t], s.view(b, h, kd, -1)
 
 
@@ -95,7 +99,9 @@ class _Chunk(Function):
         a = torch.matmul(kh, kt.mT).mul_(beta).tril_(-1)
         p = torch.matmul(qh, kt.mT).tril_()
         rhs = torch.cat((v, kh), -1)
-        uw = torch.linalg.solve_triangular(a, rhs * beta, upper=False, unitriangular=True)
+        eye = torch.eye(c, dtype=a.dtype, device=a.device)
+        inv = torch.linalg.solve_triangular(a, eye, upper=False, unitriangular=True)
+        uw = torch.matmul(inv, rhs * beta)
         u, w = uw[..., :vd], uw[..., vd:]
         s = k.new_zeros(m, kd, vd) if s0 is None else s0
         states, scaled, fresh = [], [], []
@@ -111,32 +117,34 @@ class _Chunk(Function):
         o = torch.matmul(qh, sh).add_(torch.matmul(p, vn))
         if any(ctx.needs_input_grad):
             states.append(s)
-            ctx.save_for_backward(q, k, beta, up, down, d, qh, kh, kt, a, p, rhs, uw, sh, vn, torch.stack(states, 1))
+            ctx.save_for_backward(beta, up, down, d, qh, kh, kt, inv, p, rhs, uw, sh, vn, torch.stack(states, 1))
             ctx.has_state = s0 is not None
         return o, s
 
     @staticmethod
     def backward(ctx: Any, do: Tensor, ds: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        q, k, beta, up, down, d, qh, kh, kt, a, p, rhs, uw, sh, vn, states = ctx.saved_tensors
+        beta, up, down, d, qh, kh, kt, inv, p, rhs, uw, sh, vn, states = ctx.saved_tensors
         n, vd = sh.shape[1], sh.shape[-1]
         w = uw[..., vd:]
         dp = torch.matmul(do, vn.mT).tril_()
         dvn_out = torch.matmul(p.mT, do)
         dsh_out = torch.matmul(qh.mT, do)
-        dms, dshs, dvns = [None] * n, [None] * n, [None] * n
+        dms, dshs, dvns = [], [], []
         dlast = ds
         for i in reversed(range(n)):
             dm = ds * d[:, i]
             dvn = torch.baddbmm(dvn_out[:, i], kt[:, i], dm)
             dsh = (dm + dsh_out[:, i]).baddbmm_(w[:, i].mT, dvn, alpha=-1)
             ds = dsh * d[:, i]
-            dms[i], dshs[i], dvns[i] = dm, dsh, dvn
-        dm, dsh, dvn = torch.stack(dms, 1), torch.stack(dshs, 1), torch.stack(dvns, 1)
+            dms.append(dm)
+            dshs.append(dsh)
+            dvns.append(dvn)
+        dm, dsh, dvn = (torch.stack(x[::-1], 1) for x in (dms, dshs, dvns))
         # d(log d), from S^ = d S and S' = d (S^ + ...): the state after tile i is states[:, i + 1].
         dsn = torch.cat((dsh[:, 1:] * d[:, 1:], dlast.unsqueeze(1)), 1)
         dhalf = (dsh * sh).sum(-1).add_((dsn * states[:, 1:]).sum(-1)).unsqueeze(2)  # [M, n, 1, K]
         duw = torch.cat((dvn, torch.matmul(dvn, sh.mT).neg_()), -1)
-        drhs = torch.linalg.solve_triangular(a.mT, duw, upper=True, unitriangular=True)
+        drhs = torch.matmul(inv.mT, duw)
         da = torch.matmul(drhs, uw.mT).tril_(-1).neg_()
         dbeta = (drhs * rhs).sum(-1, keepdim=True)
         dkk = da * beta
@@ -150,6 +158,6 @@ class _Chunk(Function):
         dk = torch.addcmul(dkh * up, dkt, down)
         # e = G - c: d/de = q^ dq^ + k^ dk^ - k~ dk~, then c = G_last / 2 and G = cumsum g.
         de = torch.addcmul((qh * dqh).addcmul_(kh, dkh), kt, dkt, value=-1)
-        dlast_decay = (dhalf - de.sum(2, keepdim=True)) * 0.5
-        dg = de.flip(2).cumsum(2).flip(2) + dlast_decay
+        # dg_t = sum_{i >= t} de_i + (dhalf - sum de) / 2
+        dg = de - de.cumsum(2) + (dhalf + de.sum(2, keepdim=True)).mul_(0.5)
         return dq, dk, drhs[..., :vd], dg, dbeta, ds if ctx.has_state else None

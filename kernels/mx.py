@@ -4,7 +4,8 @@ Scale rules (OCP MX v1.0 and compressed-tensors): `floor`: e = floor(log2 amax) 
 largest element saturates; `even`: the same, one more when amax has a mantissa >= 1.75 (what compressed-tensors writes).
 The exponent is read from the float32 bits; elements round to nearest even and saturate. A block that holds NaN or Inf
 becomes NaN as a whole and touches no other block. A tail shorter than 32 is a block of its own.
-Blocks whose scale would fall below 2^-127 use 2^-127: their values are rounded to multiples of its smallest step.
+Scales lie in 2^-126 .. 2^(127 - emax), so that they, their inverses and every product are normal float32 numbers; a
+block with a smaller maximum is rounded to multiples of the smallest step, down to zero.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ class Format(NamedTuple):
 
 MXFP4 = Format(6.0, 2, 0, 1)
 MXFP8 = Format(448.0, 8, -6, 3)
+_EXPONENT = 0x7F800000
+_INVERSE = 254 << 23
+"""Bits of 2^-e are this minus the bits of 2^e."""
 
 
 def _check_rule(rule: str) -> None:
@@ -38,17 +42,12 @@ def _check_rule(rule: str) -> None:
         raise ValueError(f"unknown MX scale rule {rule!r}: even or floor")
 
 
-def _exponents(amax: Tensor, fmt: Format, rule: str) -> Tensor:
-    """Shared exponents int32 of block maxima (float32 >= 0), in [-127, 127 - emax]; meaningless where amax is not finite."""
+def _scale_bits(amax: Tensor, fmt: Format, rule: str) -> Tensor:
+    """float32 bits (int32) of the power-of-two scales of block maxima (float32 >= 0); any scale if not finite."""
     bits = amax.view(torch.int32)
     if rule == "even":
         bits = bits + 0x200000  # carries into the exponent exactly when the mantissa is >= 1.75
-    return ((bits >> 23) - (127 + fmt.emax)).clamp_(-127, 127 - fmt.emax)
-
-
-def _power_of_two(e: Tensor) -> Tensor:
-    """2^e as float32 for e in [-126, 127], from bits: exact on every device."""
-    return ((e + 127) << 23).view(torch.float32)
+    return (bits & _EXPONENT).sub_(fmt.emax << 23).clamp_(1 << 23, (254 - fmt.emax) << 23)
 
 
 def _blocks(x: Tensor) -> Tensor:
@@ -61,26 +60,26 @@ def _blocks(x: Tensor) -> Tensor:
 
 
 def _scaled(blocks: Tensor, fmt: Format, rule: str) -> tuple[Tensor, Tensor, Tensor]:
-    """(elements in units of the block scale, rounded and saturated; exponents int32; amax), all with a 32/1 last axis."""
-    amax = torch.linalg.vector_norm(blocks, ord=float("inf"), dim=-1, keepdim=True)
-    e = _exponents(amax, fmt, rule)
-    y = blocks * _power_of_two(-e)
+    """(elements in units of the block scale, rounded and saturated; bits of the scale; amax); last axis 32, 1, 1."""
+    amax = blocks.abs().amax(-1, keepdim=True)
+    bits = _scale_bits(amax, fmt, rule)
+    y = blocks * (_INVERSE - bits).view(torch.float32)
     y = y.clamp_(-fmt.largest, fmt.largest)
     # Adding and removing 1.5 x 2^(23 + step) rounds to a multiple of 2^step, ties to even.
-    top = (y.view(torch.int32) & 0x7F800000).view(torch.float32).clamp_min_(2.0**fmt.emin)
+    top = (y.view(torch.int32) & _EXPONENT).view(torch.float32).clamp_min_(2.0**fmt.emin)
     top *= 1.5 * 2.0 ** (23 - fmt.mantissa)
-    return y.add_(top).sub_(top), e, amax
+    return y.add_(top).sub_(top), bits, amax
 
 
 def _fake_quantise(x: Tensor, fmt: Format, rule: str) -> Tensor:
     _check_rule(rule)
     if x.numel() == 0:
         return x.clone()
-    y, e, amax = _scaled(_blocks(x), fmt, rule)
-    # Two factors, because 2^-127 is no normal float32. amax * 0 is NaN exactly where the block is not finite.
-    scale = _power_of_two(e >> 1) + amax * 0
-    y = y.mul_(scale).mul_(_power_of_two(e - (e >> 1)))
-    y = y.flatten(-2)[..., : x.shape[-1]]
+    y, bits, amax = _scaled(_blocks(x), fmt, rule)
+    # amax * 0 is NaN exactly where the block is not finite.
+    y = y.mul_(torch.add(bits.view(torch.float32), amax * 0.0)).flatten(-2)
+    if y.shape[-1] != x.shape[-1]:
+        y = y[..., : x.shape[-1]]
     return y if x.dtype == torch.float32 else y.to(x.dtype)
 
 
@@ -90,7 +89,7 @@ def fake_quantise_mxfp4(x: Tensor, rule: str = "even") -> Tensor:
 
 
 def fake_quantise_mxfp8(x: Tensor, rule: str = "even") -> Tensor:
-    """Values that MXFP8 (E4M3) stores for x, same shape and dtype; no gradient. Raises ValueError for an unknown rule."""
+    """Values that MXFP8 stores for x, same shape and dtype; no gradient. Raises ValueError for an unknown rule."""
     return _fake_quantise(x.detach(), MXFP8, rule)
 
 
@@ -103,11 +102,11 @@ def pack_mxfp4(x: Tensor, rule: str = "even") -> tuple[Tensor, Tensor]:
     _check_rule(rule)
     if x.shape[-1] % BLOCK:
         raise ValueError(f"cannot pack a last axis of {x.shape[-1]}: not a multiple of {BLOCK}")
-    y, e, amax = _scaled(_blocks(x.detach()), MXFP4, rule)
+    y, bits, amax = _scaled(_blocks(x.detach()), MXFP4, rule)
     table = torch.tensor(E2M1_VALUES, device=x.device)
     codes = torch.searchsorted(table, y.abs().nan_to_num_(0.0)) + 8 * torch.signbit(y)
     codes = codes.to(torch.uint8).flatten(-2)
-    scales = torch.where(amax.isfinite(), e + 127, 255).to(torch.uint8).squeeze(-1)
+    scales = torch.where(amax.isfinite(), bits >> 23, 255).to(torch.uint8).squeeze(-1)
     return codes[..., 0::2] | (codes[..., 1::2] << 4), scales
 
 
@@ -115,10 +114,9 @@ def unpack_mxfp4(packed: Tensor, scales: Tensor) -> Tensor:
     """float32 [..., n] of what `pack_mxfp4` stored; a scale of 255 gives NaN."""
     table = torch.tensor((*E2M1_VALUES, *(-v for v in E2M1_VALUES)), device=packed.device)
     values = table[torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()]
-    e = scales.int().unsqueeze(-1) - 127
-    half = _power_of_two(e >> 1)
-    half = torch.where(scales.unsqueeze(-1) == 255, torch.nan, half)
-    return (values.unflatten(-1, (-1, BLOCK)) * half * _power_of_two(e - (e >> 1))).flatten(-2)
+    scale = torch.exp2(scales.unsqueeze(-1).double() - 127.0)
+    scale = torch.where(scales.unsqueeze(-1) == 255, torch.nan, scale)
+    return (values.unflatten(-1, (-1, BLOCK)) * scale).float().flatten(-2)
 
 
 def nonfinite_blocks(x: Tensor) -> int:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from kernels.node import call
+
 
 def _wide(x: Tensor) -> Tensor:
     """x in the dtype that statistics are computed in: float32, or float64 as it is."""
@@ -41,7 +43,7 @@ class _RmsNorm(Function):
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x * rsqrt(mean(x^2) + eps) * weight over the last axis; statistics and product in float32 at least."""
-    return _RmsNorm.apply(x, weight, eps)
+    return call(_RmsNorm, x, weight, eps)
 
 
 class _L2Norm(Function):
@@ -63,7 +65,7 @@ class _L2Norm(Function):
 
 def l2_norm(x: Tensor, scale: float = 1.0) -> Tensor:
     """scale * x / sqrt(sum(x^2) + 1e-6) over the last axis, in float32 at least (spec section 3)."""
-    return _L2Norm.apply(x, scale)
+    return call(_L2Norm, x, scale)
 
 
 class _GatedHeadNorm(Function):
@@ -88,4 +90,4 @@ class _GatedHeadNorm(Function):
 
 def gated_head_norm(o: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     """sigmoid(gate) * RMSNorm(o; weight): o, gate [..., H, V], weight [V] shared by the heads."""
-    return _GatedHeadNorm.apply(o, gate, weight, eps)
+    return call(_GatedHeadNorm, o, gate, weight, eps)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from kernels.node import call
+
 
 class _Scatter(Function):
     @staticmethod
@@ -37,12 +39,12 @@ class _Gather(Function):
 
 def scatter_rows(x: Tensor, index: Tensor, rows: int) -> Tensor:
     """[rows, ...] with x [N, ...] at `index` (distinct) and zeros elsewhere."""
-    return _Scatter.apply(x, index, rows)
+    return call(_Scatter, x, index, rows)
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """x[index] for distinct indices [N]."""
-    return _Gather.apply(x, index)
+    return call(_Gather, x, index)
 
 
 class _ToPairs(Function):
@@ -74,7 +76,7 @@ class _FromPairs(Function):
 
 
 def expert_order(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(order [NK], inverse [NK], counts [E]): `order` sorts the token-expert pairs of chosen [N, K] by expert, stably."""
+    """(order [NK], inverse [NK], counts [E]): `order` sorts the pairs of chosen [N, K] by expert, stably."""
     flat = chosen.flatten()
     order = torch.argsort(flat, stable=True)
     inverse = torch.empty_like(order)
@@ -84,9 +86,9 @@ def expert_order(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def to_pairs(x: Tensor, order: Tensor, inverse: Tensor, k: int) -> Tensor:
     """Rows of x [N, L] for each token-expert pair, sorted by expert: [NK, L]."""
-    return _ToPairs.apply(x, order, inverse, k)
+    return call(_ToPairs, x, order, inverse, k)
 
 
 def from_pairs(pairs: Tensor, weights: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
     """Sum over k of weights [N, K] times the pairs' rows [NK, L] (sorted by expert): [N, L]."""
-    return _FromPairs.apply(pairs, weights, order, inverse)
+    return call(_FromPairs, pairs, weights, order, inverse)

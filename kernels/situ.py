@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from kernels.node import call
+
 
 def situ_forward(gate_up: Tensor, beta: float, linear_beta: float) -> Tensor:
-    """[beta tanh(g/beta) sigmoid(g)] * [linear_beta tanh(u/linear_beta)] of [g | u] = gate_up [..., 2I]; no gradient."""
+    """[beta tanh(g/beta) sigmoid(g)] * [linear_beta tanh(u/linear_beta)] of gate_up = [g | u] [..., 2I]; no grad."""
     g, u = gate_up.chunk(2, -1)
     out = torch.tanh(g / beta).mul_(torch.sigmoid(g))
     return out.mul_((u / linear_beta).tanh_()).mul_(beta * linear_beta)
@@ -47,5 +49,5 @@ class _Situ(Function):
 
 
 def situ_glu(gate_up: Tensor, beta: float, linear_beta: float) -> Tensor:
-    """SiTU-GLU of [gate | up] [..., 2I] -> [..., I]; beta caps the gate, linear_beta the up branch; the sigmoid is uncapped."""
-    return _Situ.apply(gate_up, beta, linear_beta)
+    """SiTU-GLU of [gate | up] [..., 2I] -> [..., I]: beta caps the gate, linear_beta the up branch."""
+    return call(_Situ, gate_up, beta, linear_beta)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from kernels.situ import situ_glu
 from model.config import K3Config
+from model.joined import Derived, Joined
 
 
-class SituMLP(nn.Module):
+class SituMLP(Derived):
     """down(SiTU(gate(x), up(x))) on the full hidden size: the dense layer and the fused shared experts."""
 
     def __init__(self, config: K3Config, width: int) -> None:
@@ -18,8 +18,12 @@ class SituMLP(nn.Module):
         self.gate_proj = nn.Linear(config.hidden_size, width, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, width, bias=False)
         self.down_proj = nn.Linear(width, config.hidden_size, bias=False)
+        self._gate_up = Joined(self.gate_proj, self.up_proj)
+
+    def refresh(self) -> None:
+        """Join the gate and up projections for decoding."""
+        self._gate_up.refresh()
 
     def forward(self, x: Tensor) -> Tensor:
         """x [N, H] -> [N, H]."""
-        gate_up = x @ torch.cat((self.gate_proj.weight, self.up_proj.weight)).mT
-        return self.down_proj(situ_glu(gate_up, *self.betas))
+        return self.down_proj(situ_glu(x @ self._gate_up().mT, *self.betas))

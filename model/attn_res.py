@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernels.attn_res import mix_norm
 
@@ -15,9 +15,9 @@ class BlockBank:
         self.partial = embedded
         self.block_size = block_size
 
-    def mix(self, key_norm: nn.Module, query: nn.Module, norm: nn.Module, eps: float) -> Tensor:
-        """RMSNorm(`norm`) of the depth mix over all finished blocks and the running sum: [N, H]."""
-        return mix_norm([*self.blocks, self.partial], key_norm.weight, query.weight, norm.weight, eps)
+    def mix(self, key_weight: Tensor, query: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """RMSNorm (`weight`) of the depth mix over all finished blocks and the running sum: [N, H]."""
+        return mix_norm([*self.blocks, self.partial], key_weight, query, weight, eps)
 
     def add_attention(self, layer: int, out: Tensor) -> None:
         """Add a mixer's output; at a block boundary the running sum is filed and restarts with `out`.

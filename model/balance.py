@@ -1,4 +1,4 @@
-"""Quantile balancing (spec section 6): the selection bias that gives every expert its share, from histograms; no extra loss.
+"""Quantile balancing (spec section 6): the selection bias that gives every expert its share; no loss term.
 
 For token i let alpha_i be the (k+1)-th largest biased score: expert j would be chosen at bias r_ij = alpha_i - s_ij.
 Its k/E quantile over tokens is the bias at which expert j gets its even share. Replayed routes are not counted: the
@@ -21,7 +21,7 @@ BINS = 1000
 
 
 class Histogram(nn.Module):
-    """Integer counts [E, 1000] of required biases over [b_min - 1, b_max + 1], for one router; filled while `enabled`."""
+    """Counts Long [E, 1000] of required biases over [b_min - 1, b_max + 1] for one router; filled while `enabled`."""
 
     def __init__(self, experts: int, k: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ Rows = Tensor | Sequence[int]
 class DecodeState:
     """Rows of state, one sequence each; a row of length 0 is empty.
 
-    recurrent [L_kda, capacity, heads, K, V] (float32 or wider, key axis first); conv [L_kda, capacity, W-1, 3D] (the last
+    recurrent [L_kda, capacity, heads, K, V] (float32 or wider, key axis first); conv [L_kda, capacity, W-1, 3D] (last
     inputs of the short convolutions, oldest first); latent [L_full, capacity, max_len, kv_rank + pe]; index
     [L_full, capacity, max_len, d] or None (no indexer); lengths Long [capacity], always on the CPU.
     Values of latent and index beyond a row's length are undefined and never read.
@@ -62,9 +62,11 @@ class DecodeState:
             raise ValueError(f"a sequence of {longest} tokens does not fit max_len {self.max_len}")
         for mine, theirs in ((self.recurrent, src_state.recurrent), (self.conv, src_state.conv)):
             mine[:, dst_dev] = theirs[:, src_dev].to(mine)
-        for mine, theirs in ((self.latent, src_state.latent), (self.index, src_state.index)):
-            if mine is not None and theirs is not None:
-                mine[:, dst_dev, :longest] = theirs[:, src_dev, :longest].to(mine)
+        grown = [(self.latent, src_state.latent)]
+        if self.index is not None and src_state.index is not None:
+            grown.append((self.index, src_state.index))
+        for mine, theirs in grown:
+            mine[:, dst_dev, :longest] = theirs[:, src_dev, :longest].to(mine)
         self.lengths[dst] = lengths
 
     def clear(self, rows: Rows) -> None:

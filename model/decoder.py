@@ -1,10 +1,10 @@
-"""The K3 causal language model: depth with block attention residuals, training forward, prefill, extension and decoding."""
+"""The K3 causal language model: depth with block attention residuals; training forward, prefill, extend, decode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from model.activations import SituMLP
 from model.attn_res import BlockBank
 from model.cache import DecodeState, Rows
 from model.config import K3Config
+from model.joined import Derived
 from model.kda import KDA
 from model.mla import MLA
-from model.moe import Experts, LatentMoE, Router
+from model.moe import LatentMoE, Router
 from model.norms import Query, RMSNorm, Scale
 from model.packing import Packing
 from model.quant import QuantSpec
@@ -55,6 +56,14 @@ class DecoderLayer(nn.Module):
         """The MoE part, or None in a dense layer."""
         return getattr(self, "block_sparse_moe", None)
 
+    def attention_mix(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(key weight, pseudo-query, norm weight) of the depth mix before the mixer."""
+        return self.self_attention_res_norm.weight, self.self_attention_res_proj.weight, self.input_layernorm.weight
+
+    def ffn_mix(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(key weight, pseudo-query, norm weight) of the depth mix before the feed-forward part."""
+        return self.mlp_res_norm.weight, self.mlp_res_proj.weight, self.post_attention_layernorm.weight
+
 
 class Backbone(nn.Module):
     """Everything under the public prefix `model.`."""
@@ -76,23 +85,22 @@ class Backbone(nn.Module):
         """
         bank = BlockBank(self.embed_tokens(ids), self.block_size)
         chosen: list[Tensor] = []
-        for i, layer in enumerate(self.layers):
-            x = bank.mix(layer.self_attention_res_norm, layer.self_attention_res_proj, layer.input_layernorm, self.eps)
+        for i, layer in enumerate(cast("Iterable[DecoderLayer]", self.layers)):
+            x = bank.mix(*layer.attention_mix(), self.eps)
             bank.add_attention(i, mixer(i, layer.self_attn, x))
-            x = bank.mix(layer.mlp_res_norm, layer.mlp_res_proj, layer.post_attention_layernorm, self.eps)
+            x = bank.mix(*layer.ffn_mix(), self.eps)
             if layer.moe is None:
                 y = layer.mlp(x)
             else:
                 y, experts = layer.moe(x, None if routes is None else routes[:, len(chosen)])
                 chosen.append(experts)
             bank.add_ffn(y)
-        return bank.mix(self.output_attn_res_norm, self.output_attn_res_proj, self.norm, self.eps), torch.stack(
-            chosen, 1
-        )
+        out = (self.output_attn_res_norm.weight, self.output_attn_res_proj.weight, self.norm.weight)
+        return bank.mix(*out, self.eps), torch.stack(chosen, 1)
 
 
 class Policy(nn.Module):
-    """The K3 family's causal language model. Rows are right-padded and start from an empty state; pads do not exist inside.
+    """The K3 family's causal language model. Rows are right-padded, start from an empty state, and have no pads inside.
 
     After every change of the weights call `refresh_quantized`; `load_named_weights` does so itself.
     """
@@ -103,6 +111,7 @@ class Policy(nn.Module):
         self.model = Backbone(config, self.quant)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         kinds = config.layer_types
+        self._derived = False
         self._slot = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
 
     @property
@@ -117,7 +126,7 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self, seed: int = 0) -> None:
-        """Matrices N(0, initializer_range), norms 1, pseudo-queries and selection bias 0, KDA gate as KDA.reset_gate."""
+        """Matrices N(0, initializer_range), norms 1, pseudo-queries and selection bias 0, KDA gates reset."""
         generator = torch.Generator().manual_seed(seed)
         kept = ("norm.weight", "res_proj.weight", "k_norm.bias", "A_log", "dt_bias")
         for name, p in self.named_parameters():
@@ -131,13 +140,22 @@ class Policy(nn.Module):
 
     def routers(self) -> Iterator[Router]:
         """The routers of the MoE layers, in order."""
-        return (layer.moe.gate for layer in self.model.layers if layer.moe is not None)
+        layers = cast("Iterable[DecoderLayer]", self.model.layers)
+        return (layer.moe.gate for layer in layers if layer.moe is not None)
 
     def refresh_quantized(self) -> None:
-        """Recompute the cached rounded expert weights; call it once after every change of the weights."""
+        """Recompute rounded experts and joined projections; call it once after every change of the weights."""
         for m in self.modules():
-            if isinstance(m, Experts):
+            if isinstance(m, Derived):
                 m.refresh()
+        self._derived = True
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Policy:
+        """Keep what is derived from the weights with them when they move or change dtype."""
+        super()._apply(fn, recurse)
+        if self._derived:
+            self.refresh_quantized()
+        return self
 
     # --- training ---------------------------------------------------------------------------------------------------
 
@@ -252,7 +270,7 @@ class Policy(nn.Module):
     # --- weights ----------------------------------------------------------------------------------------------------
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(public Hugging Face name, full-precision tensor) of every weight, experts one by one, then the selection biases."""
+        """(public name, full-precision tensor) of every weight, experts one by one, then the selection biases."""
         for name, p in self.named_parameters():
             head, _, last = name.rpartition(".")
             if head.endswith(".experts") and last in EXPERT_WEIGHTS:

@@ -26,7 +26,7 @@ def select_topk(scores: Tensor, visible: Tensor, k: int) -> Tensor:
 
 
 class Indexer(nn.Module):
-    """Scores I[t, s] = sum_j w[t, j] ReLU(q[t, j] . k[s] / sqrt(d)); its inputs are detached (no gradient to the model)."""
+    """Scores I[t, s] = sum_j w[t, j] ReLU(q[t, j] . k[s] / sqrt(d)); inputs detached (no gradient to the model)."""
 
     def __init__(self, config: K3Config) -> None:
         super().__init__()

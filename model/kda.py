@@ -11,6 +11,7 @@ from kernels.conv import conv_silu
 from kernels.kda import kda_chunk, kda_step_
 from kernels.norm import gated_head_norm, l2_norm
 from model.config import K3Config
+from model.joined import Derived, Joined
 from model.norms import Scale
 from model.packing import Packing
 
@@ -23,8 +24,8 @@ class ShortConv(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels, 1, taps))
 
 
-class KDA(nn.Module):
-    """One KDA mixer: packed tokens [N, H] in and out; state per sequence [heads, K, V] and the last inputs of the conv."""
+class KDA(Derived):
+    """One KDA mixer: packed tokens [N, H] in and out; state per sequence: [heads, K, V] and the last conv inputs."""
 
     def __init__(self, config: K3Config) -> None:
         super().__init__()
@@ -45,10 +46,17 @@ class KDA(nn.Module):
         self.dt_bias = nn.Parameter(torch.empty(la.width))
         self.o_norm = Scale(la.head_dim)
         self.o_proj = nn.Linear(la.width, h, bias=False)
+        self._in = Joined(self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.f_a_proj, self.b_proj)
+        self._conv = Joined(self.q_conv1d, self.k_conv1d, self.v_conv1d)
+
+    def refresh(self) -> None:
+        """Join the projections and convolutions for decoding."""
+        self._in.refresh()
+        self._conv.refresh()
 
     @torch.no_grad()
     def reset_gate(self, generator: torch.Generator | None) -> None:
-        """A_log = 0 and dt_bias = softplus^-1(dt) with dt log-uniform in [1e-3, 1e-1]: initial log-decay about -5 dt."""
+        """A_log = 0 and dt_bias = softplus^-1(dt), dt log-uniform in [1e-3, 1e-1]: initial log-decay about -5 dt."""
         self.A_log.zero_()
         u = torch.rand(self.dt_bias.shape, generator=generator, dtype=torch.float32)
         dt = torch.exp(math.log(1e-3) + u * (math.log(1e-1) - math.log(1e-3))).clamp_min(1e-4)
@@ -57,21 +65,16 @@ class KDA(nn.Module):
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(conv inputs [N, 3D], output gate [N, D], log-decay [N, D], beta [N, heads])."""
         d = self.width
-        names = (self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.f_a_proj, self.b_proj)
-        out = x @ torch.cat([p.weight for p in names]).mT
-        inputs, gate, low, b = out.split((3 * d, d, self.head_dim, self.heads), -1)
+        inputs, gate, low, b = (x @ self._in().mT).split((3 * d, d, self.head_dim, self.heads), -1)
         # exp(A_log) is clamped far above any trained value, so that inf * 0 cannot appear (F090).
         rate = self.A_log[: self.heads].clamp(max=20.0).exp().repeat_interleave(self.head_dim)
         decay = torch.sigmoid(rate * torch.addmm(self.dt_bias, low, self.f_b_proj.weight.mT)) * self.lower_bound
         return inputs, gate, decay, torch.sigmoid(b)
 
-    def _conv_weight(self) -> Tensor:
-        return torch.cat((self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight)).squeeze(1)
-
     def _output(self, o: Tensor, gate: Tensor) -> Tensor:
         """o [N, heads, V], gate [N, D] -> [N, H]."""
         y = gated_head_norm(o, gate.view(-1, self.heads, self.head_dim), self.o_norm.weight, self.eps)
-        return self.o_proj(y.view(-1, self.width))
+        return self.o_proj(y.reshape(-1, self.width))
 
     def forward(
         self, x: Tensor, packing: Packing, conv: Tensor | None = None, state: Tensor | None = None
@@ -81,12 +84,14 @@ class KDA(nn.Module):
         Returns (y [N, H], conv inputs with their history [B, W-1+T, 3D], state after each row's last token).
         """
         inputs, gate, decay, beta = self._project(x)
-        u = packing.unpack(inputs)
-        history = u.new_zeros(u.shape[0], self.taps - 1, u.shape[2]) if conv is None else conv
-        window = torch.cat((history, u), 1)
-        qkv = conv_silu(window, self._conv_weight())
+        window = packing.unpack(inputs, self.taps - 1)
+        if conv is not None:
+            window = window.clone()
+            window[:, : self.taps - 1] = conv
+        qkv = conv_silu(window, self._conv().squeeze(1))
         qkv = qkv.view(*qkv.shape[:2], 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4).contiguous()
-        q, k, v = l2_norm(qkv[0], self.head_dim**-0.5), l2_norm(qkv[1]), qkv[2]
+        q, k, v = qkv.unbind(0)
+        q, k = l2_norm(q, self.head_dim**-0.5), l2_norm(k)
         g = packing.unpack(decay).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         # Pads have beta = 0 and log-decay 0: they leave the state alone.
         o, state = kda_chunk(q, k, v, g, packing.unpack(beta).transpose(1, 2), state)
@@ -97,7 +102,7 @@ class KDA(nn.Module):
         inputs, gate, decay, beta = self._project(x)
         window = torch.cat((conv, inputs.unsqueeze(1)), 1)
         conv.copy_(window[:, 1:])
-        qkv = conv_silu(window, self._conv_weight()).view(-1, 3, self.heads, self.head_dim)
+        qkv = conv_silu(window, self._conv().squeeze(1)).view(-1, 3, self.heads, self.head_dim)
         q, k, v = l2_norm(qkv[:, 0], self.head_dim**-0.5), l2_norm(qkv[:, 1]), qkv[:, 2]
         o = kda_step_(q, k, v, decay.view(-1, self.heads, self.head_dim), beta, state)
         return self._output(o, gate)

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 from model.config import K3Config
 from model.dsa import Indexer
+from model.joined import Derived, Joined
 from model.norms import RMSNorm
 from model.packing import Packing
 
 
-class MLA(nn.Module):
+class MLA(Derived):
     """One gated MLA/DSA mixer: packed tokens [N, H] in and out; cache per token [c_kv | k_pe] and the index key."""
 
     def __init__(self, config: K3Config) -> None:
@@ -33,11 +34,15 @@ class MLA(nn.Module):
         self.g_proj = nn.Linear(h, nh * self.v_dim, bias=False)
         self.o_proj = nn.Linear(nh * self.v_dim, h, bias=False)
         self.indexer = Indexer(config) if config.index_topk is not None else None
+        self._in = Joined(self.q_a_proj, self.kv_a_proj_with_mqa, self.g_proj)
+
+    def refresh(self) -> None:
+        """Join the projections for decoding."""
+        self._in.refresh()
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(normed query latent [N, r], queries [N, heads, nope + pe], cache rows [N, kv_rank + pe], output gate [N, .])."""
-        weight = torch.cat((self.q_a_proj.weight, self.kv_a_proj_with_mqa.weight, self.g_proj.weight))
-        qa, c, k_pe, gate = (x @ weight.mT).split((self.q_rank, self.kv_rank, self.pe, self.heads * self.v_dim), -1)
+        """(normed query latent [N, r], queries [N, heads, nope + pe], cache rows [N, kv_rank + pe], gate [N, .])."""
+        qa, c, k_pe, gate = (x @ self._in().mT).split((self.q_rank, self.kv_rank, self.pe, self.heads * self.v_dim), -1)
         q_latent = self.q_a_layernorm(qa)
         latent = torch.cat((self.kv_a_layernorm(c), k_pe), -1)
         return q_latent, self.q_b_proj(q_latent).view(-1, self.heads, self.nope + self.pe), latent, gate
@@ -47,16 +52,17 @@ class MLA(nn.Module):
         return self.o_proj(torch.sigmoid(gate) * o)
 
     def _attend(self, q: Tensor, latent: Tensor, visible: Tensor) -> Tensor:
-        """Plain form: q [B, T, heads, nope + pe], latent [B, S, kv_rank + pe], visible Bool [1 or B, T, S] -> [B, T, heads * v]."""
-        b, t, nh, width = q.shape
+        """Plain form: q [B, T, heads, .], latent [B, S, kv_rank + pe], visible Bool [1 or B, T, S] -> [B, T, .]."""
+        b, t, nh, _ = q.shape
         s = latent.shape[1]
         c, k_pe = latent.split((self.kv_rank, self.pe), -1)
         k_nope, v = self.kv_b_proj(c).view(b, s, nh, -1).split((self.nope, self.v_dim), -1)
         k = torch.cat((k_nope, k_pe.unsqueeze(2).expand(-1, -1, nh, -1)), -1)
         q, k, v = (x.transpose(1, 2).reshape(b * nh, x.shape[1], -1) for x in (q, k, v))
-        scores = torch.bmm(q, k.mT).mul_(self.scale).view(b, nh, t, s)
-        scores = scores.masked_fill(~visible.unsqueeze(1), -torch.inf)
-        p = torch.softmax(scores, -1).view(b * nh, t, s)
+        hidden = torch.zeros(visible.shape, dtype=q.dtype, device=q.device).masked_fill_(~visible, -torch.inf)
+        if hidden.shape[0] > 1:
+            hidden = hidden.repeat_interleave(nh, 0)
+        p = torch.softmax(torch.baddbmm(hidden, q, k.mT, alpha=self.scale), -1)
         return torch.bmm(p, v).view(b, nh, t, -1).transpose(1, 2).reshape(b, t, -1)
 
     def forward(self, x: Tensor, packing: Packing, keep: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -112,7 +118,7 @@ class MLA(nn.Module):
 
     @torch.no_grad()
     def decode(self, x: Tensor, latents: Tensor, index_keys: Tensor | None, lengths: Tensor, longest: int) -> Tensor:
-        """One token for n sequences, absorbed form: x [n, H] is written at `lengths` Long [n] of latents [n, max_len, .].
+        """One token for n sequences, absorbed form: x [n, H], written at `lengths` Long [n] of latents [n, max_len, .].
 
         Scores are taken against the cached latents themselves; equal to the plain form. Returns y [n, H].
         """

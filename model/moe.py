@@ -1,19 +1,21 @@
-"""Stable LatentMoE (spec section 6): router on the full hidden size, experts in a latent, the norm after their weighted sum."""
+"""Stable LatentMoE (spec section 6): router on the full hidden, experts in a latent, norm after their weighted sum."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from kernels.grouped import grouped_situ_mlp, straight_through
+from kernels.grouped import dense_situ_mlp, grouped_situ_mlp, straight_through
 from kernels.rows import expert_order, from_pairs, to_pairs
 from model.activations import SituMLP
 from model.balance import Histogram
 from model.config import K3Config
+from model.joined import Derived
 from model.norms import RMSNorm
 from model.quant import QuantSpec, straight_through_round
+
+DENSE_MACS = {True: 2**21, False: 2**28}
+"""Multiply-adds up to which running all experts on all tokens costs less than sorting them, on a CPU or elsewhere."""
 
 
 class Router(nn.Module):
@@ -45,7 +47,7 @@ class Router(nn.Module):
         return picked / (picked.sum(-1, keepdim=True) + 1e-20) * self.factor, chosen
 
 
-class Experts(nn.Module):
+class Experts(Derived):
     """All routed experts of a layer, stacked: w1 (gate), w3 (up) [E, I, L] and w2 (down) [E, L, I]."""
 
     def __init__(self, config: K3Config, quant: QuantSpec) -> None:
@@ -67,15 +69,8 @@ class Experts(nn.Module):
             self._cached = (torch.cat((rounding(self.w1), rounding(self.w3)), 1), rounding(self.w2))
             self._versions = (self.w1._version, self.w3._version, self.w2._version)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Experts:
-        """Keep the rounded weights with the masters when the module moves or changes dtype."""
-        super()._apply(fn, recurse)
-        if self._cached is not None:
-            self.refresh()
-        return self
-
     def gemm_weights(self) -> tuple[Tensor, Tensor]:
-        """(w13 [E, 2I, L], w2 [E, L, I]) as the GEMMs see them; gradients reach the masters, straight through the rounding.
+        """(w13 [E, 2I, L], w2 [E, L, I]) as the GEMMs see them; gradients reach the masters straight through.
 
         Raises RuntimeError if the weights changed after the last `refresh`.
         """
@@ -89,6 +84,10 @@ class Experts(nn.Module):
         """Weighted sum of the chosen experts' outputs: z [N, L], weights and chosen [N, K] -> [N, L]."""
         rounding = self.quant.activation_rounding
         w13, w2 = self.gemm_weights()
+        if not torch.is_grad_enabled() and z.shape[0] * w13.numel() <= DENSE_MACS[z.device.type == "cpu"]:
+            return dense_situ_mlp(
+                z if rounding is None else rounding(z), w13, w2, weights, chosen, self.betas, rounding
+            )
         order, inverse, counts = expert_order(chosen, w2.shape[0])
         pairs = to_pairs(straight_through_round(z, rounding), order, inverse, chosen.shape[1])
         out = grouped_situ_mlp(pairs, w13, w2, counts.tolist(), self.betas, rounding)

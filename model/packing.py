@@ -43,11 +43,14 @@ class Packing:
         index = None if total == len(host) * time else row * time + pos
         return Packing(len(host), time, index, row, pos, ends - 1)
 
-    def unpack(self, x: Tensor) -> Tensor:
-        """Packed [N, C] as [batch, time, C], pads zero."""
-        if self.index is not None:
-            x = scatter_rows(x, self.index, self.batch * self.time)
-        return x.view(self.batch, self.time, *x.shape[1:])
+    def unpack(self, x: Tensor, lead: int = 0) -> Tensor:
+        """Packed [N, ...] as [batch, lead + time, ...]: zeros in the first `lead` positions and at pads."""
+        width = lead + self.time
+        if lead:
+            x = scatter_rows(x, self.row * width + (self.pos + lead), self.batch * width)
+        elif self.index is not None:
+            x = scatter_rows(x, self.index, self.batch * width)
+        return x.view(self.batch, width, *x.shape[1:])
 
     def pack(self, x: Tensor) -> Tensor:
         """Padded [batch, time, ...] as [N, ...], pads dropped."""

@@ -33,7 +33,7 @@ def tiny() -> K3Config:
 
 
 def tiny_odd() -> K3Config:
-    """No two sizes alike, two full layers in a row at the end, MX tails: a swapped axis or a wrong list fails loudly."""
+    """No two sizes alike, two full layers in a row at the end, MX tails: a swapped axis or a wrong list fails."""
     return K3Config(
         vocab_size=512,
         hidden_size=56,

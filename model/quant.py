@@ -1,4 +1,4 @@
-"""What is fake-quantised: routed experts' weights (MXFP4) and the inputs of their GEMMs (MXFP8); nothing else (spec section 9)."""
+"""What is fake-quantised: routed experts' weights (MXFP4) and their GEMMs' inputs (MXFP8), no more (spec section 9)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernels import mx
 
 @dataclass(frozen=True)
 class QuantSpec:
-    """Which roundings are on; the same object serves learner, engine and exporter. Raises ValueError for other values."""
+    """Which roundings are on; the same object serves learner, engine and exporter. Raises ValueError otherwise."""
 
     expert_weights: str = "mxfp4"
     """mxfp4 or none."""
