@@ -1,0 +1,103 @@
+"""A run killed at random and resumed equals the straight one: groups, seeds, ids, weights; nothing lost or doubled."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rl.ledger import GroupState, Ledger
+
+DRIVER = Path(__file__).with_name("chaos_driver.py")
+ROOT = DRIVER.parents[2]
+STEPS = 24
+
+
+def start(run_dir: Path, staleness: int) -> subprocess.Popen:
+    command = [sys.executable, str(DRIVER), str(run_dir), str(STEPS), str(staleness)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(run_dir: Path, staleness: int) -> None:
+    process = start(run_dir, staleness)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+
+
+def books(run_dir: Path) -> dict[str, tuple]:
+    ledger = Ledger(run_dir / "ledger.jsonl")
+    ledger.close()
+    return {
+        e.id: (str(e.state), e.step, e.reason, e.order["task"]["id"], e.order["effort"], tuple(e.order["seeds"]))
+        for e in ledger.entries.values()
+    }
+
+
+def kill_at_random(run_dir: Path, staleness: int, kills: int, rng: random.Random) -> Counter[str]:
+    """Kill -9 the driver up to `kills` times, from its first imports on, then let it finish.
+
+    Returns the newest checkpoint at each kill, counted. An attempt lives a random time of up to a tenth of the straight
+    run; a run that was quicker than its killer is over.
+    """
+    hit: Counter[str] = Counter()
+    whole = float((run_dir.parent / "seconds").read_text())
+    while hit.total() < kills:
+        process = start(run_dir, staleness)
+        time.sleep(rng.uniform(0.1, 0.6) * whole)
+        if process.poll() is not None:
+            process.communicate()
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        folders = sorted(p.name for p in (run_dir / "checkpoints").glob("step_*"))
+        hit[folders[-1] if folders else "before the first checkpoint"] += 1
+    finish(run_dir, staleness)
+    return hit
+
+
+def straight(run_dir: Path, staleness: int) -> None:
+    begin = time.monotonic()
+    finish(run_dir, staleness)
+    (run_dir.parent / "seconds").write_text(str(time.monotonic() - begin))
+
+
+def last_rows(run_dir: Path, label: str) -> list[dict]:
+    lines = (run_dir / f"evaluations/{label}.jsonl").read_text().splitlines()[-36:]
+    return [{**json.loads(line), "attempt": 0} for line in lines]
+
+
+def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+    straight(tmp_path / "straight", 0)
+    want = books(tmp_path / "straight")
+    rng = random.Random(1)
+    hit: Counter[str] = Counter()
+    runs = 0
+    while hit.total() < 20:
+        run = tmp_path / f"killed{runs}"
+        runs += 1
+        hit += kill_at_random(run, 0, 20 - hit.total(), rng)
+        assert books(run) == want
+        assert (run / "weights.json").read_text() == (tmp_path / "straight" / "weights.json").read_text()
+        for label in ("before", "after"):
+            assert last_rows(run, label) == last_rows(tmp_path / "straight", label)
+    assert len(hit) >= 3, f"the kills must fall into different parts of the run: {hit}"
+
+
+@pytest.mark.parametrize("staleness", [2])
+def test_an_asynchronous_run_loses_and_doubles_nothing(tmp_path: Path, staleness: int) -> None:
+    straight(tmp_path / "straight", staleness)
+    kill_at_random(tmp_path / "killed", staleness, 6, random.Random(2))
+    ledger = Ledger(tmp_path / "killed" / "ledger.jsonl")
+    ledger.close()
+    trained = [e for e in ledger.entries.values() if e.state is GroupState.TRAINED]
+    assert Counter(e.step for e in trained) == {step: 6 for step in range(STEPS)}
+    assert sum(ledger.counts().values()) == len(ledger.entries)
+    numbers = sorted(int(id[1:]) for id in ledger.entries)
+    assert numbers == list(range(len(numbers))), "no group of the mixture's stream is missing"
