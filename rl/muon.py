@@ -12,22 +12,23 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """Nearest orthogonal matrices of a stack [N, R, C], approximately; a zero matrix stays zero."""
+    """Nearest orthogonal matrices of [..., R, C], approximately, in its dtype; a zero matrix stays zero."""
     a, b, c = _QUINTIC
-    wide = g.shape[-2] <= g.shape[-1]
-    x = g if wide else g.mT
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    x = g.reshape(-1, *g.shape[-2:])
+    tall = x.shape[1] > x.shape[2]
+    x = x.mT if tall else x
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(steps):
-        s = x @ x.mT
-        x = a * x + (b * s + c * s @ s) @ x
-    return x if wide else x.mT
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).reshape(g.shape)
 
 
 class Muon(torch.optim.Optimizer):
     """Each matrix moves by lr x sqrt(max(1, rows / columns)) x the orthogonalised Nesterov momentum of its gradient.
 
-    Parameters are [R, C], or stacks [N, R, C] of matrices that move independently (experts). Matrices of one shape are
-    orthogonalised in one batch. Raises ValueError for a parameter that is no matrix.
+    Parameters are [R, C], or stacks [N, R, C] of matrices that move independently (experts). All matrices of one shape
+    are orthogonalised in one batch: few kernels a step. Raises ValueError for a parameter that is no matrix.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95) -> None:
@@ -37,24 +38,30 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update; parameters without a gradient stay."""
         for group in self.param_groups:
-            shapes: dict[tuple[int, int], list[nn.Parameter]] = {}
-            for p in group["params"]:
-                if p.grad is not None:
-                    shapes.setdefault((p.shape[-2], p.shape[-1]), []).append(p)
-            for (rows, columns), same in shapes.items():
-                directions = [self._direction(p, group["momentum"]).reshape(-1, rows, columns) for p in same]
-                update = orthogonalise(torch.cat(directions)) * (-group["lr"] * max(1.0, rows / columns) ** 0.5)
-                for p, u in zip(same, update.split([len(d) for d in directions]), strict=True):
-                    p.add_(u.view_as(p))
+            moving = [p for p in group["params"] if p.grad is not None]
+            grads = [p.grad for p in moving if p.grad is not None]
+            for p in moving:
+                if not self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+            momenta = [self.state[p]["momentum"] for p in moving]
+            torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
+            directions = torch._foreach_lerp(grads, momenta, group["momentum"])
+            torch._foreach_add_(moving, _updates(directions), alpha=-group["lr"])
 
-    def _direction(self, p: nn.Parameter, momentum: float) -> Tensor:
-        """Nesterov momentum of the gradient."""
-        assert p.grad is not None
-        state = self.state[p]
-        if not state:
-            state["momentum"] = torch.zeros_like(p)
-        state["momentum"].lerp_(p.grad, 1 - momentum)
-        return p.grad.lerp(state["momentum"], momentum)
+
+def _updates(directions: Iterable[Tensor]) -> list[Tensor]:
+    """Orthogonalised and scaled directions, in order; one batch for each shape."""
+    directions = list(directions)
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for at, d in enumerate(directions):
+        shapes.setdefault(tuple(d.shape[-2:]), []).append(at)
+    out = list(directions)
+    for (rows, columns), places in shapes.items():
+        stacks = [directions[at].reshape(-1, rows, columns) for at in places]
+        batch = orthogonalise(torch.cat(stacks)).mul_(max(1.0, rows / columns) ** 0.5)
+        for at, update in zip(places, batch.split([len(s) for s in stacks]), strict=True):
+            out[at] = update.view_as(directions[at])
+    return out
