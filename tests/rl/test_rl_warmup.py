@@ -214,3 +214,13 @@ def test_demonstrations_import_no_torch():
     code = "import sys, rl.demonstrations; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert demonstrations.STYLE_MIX["low"][0] > 0.5
+
+
+def test_the_vocabulary_knows_the_catalogues_words():
+    recipe = Recipe(("primer/*", "workshop/*"), levels=(1, 2), sequences=1500)
+    contents = [text for text in demonstrations.corpus(recipe) if text.startswith(" ")]
+    words = {w.rstrip(":") for text in contents for w in text.split(" ") if w.rstrip(":").isalpha()}
+    pieces = {w: len(TOK.encode(" " + w)) for w in words}
+    known = [w for w, n in pieces.items() if n == 1]
+    # If this fails, the catalogue has new words: train the vocabulary (model/train_tokenizer.py) and the start again.
+    assert len(known) > 0.9 * len(words), sorted(set(words) - set(known))
