@@ -33,6 +33,8 @@ class Hidden:
     """[B, T, H], after the final norm; zero at pads."""
     routes: Tensor | None
     """Long [B, T, L_moe, K]: experts that were used, best first; -1 at pads. None from a foreign model."""
+    index_loss: Tensor | None = None
+    """Mean over full layers of the indexers' loss, if `dsa.enable_index_loss` is on; gradients reach indexers only."""
 
 
 class DecoderLayer(nn.Module):
@@ -174,10 +176,22 @@ class Policy(nn.Module):
             if tuple(routes.shape) != want:
                 raise ValueError(f"routes {tuple(routes.shape)} do not match {want}")
             routes = routes.to(input_ids.device).flatten(0, 1)[at]
-        hidden, chosen = self.model(input_ids.flatten()[at], lambda i, mixer, x: mixer(x, packing)[0], routes)
+        losses: list[Tensor] = []
+
+        def mixer(_: int, m: nn.Module, x: Tensor) -> Tensor:
+            out = m(x, packing)
+            if isinstance(m, MLA) and out[3] is not None:
+                losses.append(out[3])
+            return out[0]
+
+        hidden, chosen = self.model(input_ids.flatten()[at], mixer, routes)
         out_routes = chosen.new_full((b * t, *chosen.shape[1:]), -1)
         out_routes[at] = chosen
-        return Hidden(scatter_rows(hidden, at, b * t).view(b, t, -1), out_routes.view(b, t, *chosen.shape[1:]))
+        return Hidden(
+            scatter_rows(hidden, at, b * t).view(b, t, -1),
+            out_routes.view(b, t, *chosen.shape[1:]),
+            torch.stack(losses).mean() if losses else None,
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., H] -> logits [..., V]."""
@@ -228,7 +242,7 @@ class Policy(nn.Module):
             index = None if state.index is None else state.index[slot]
             if past is not None:
                 return m.extend(x, packing, state.latent[slot], index, dev_rows, past, longest)
-            y, latent, keys = m(x, packing, keep=True)
+            y, latent, keys, _ = m(x, packing, keep=True)
             state.latent[slot][cache_at] = latent
             if index is not None:
                 index[cache_at] = keys

@@ -31,6 +31,7 @@ class Indexer(nn.Module):
     def __init__(self, config: K3Config) -> None:
         super().__init__()
         self.heads, self.head_dim, self.topk = config.index_n_heads, config.index_head_dim, config.index_topk or 0
+        self.learn = False
         self.wq_b = nn.Linear(config.q_lora_rank, self.heads * self.head_dim, bias=False)
         self.wk = nn.Linear(config.hidden_size, self.head_dim, bias=False)
         self.k_norm = nn.LayerNorm(self.head_dim, eps=1e-6)
@@ -51,6 +52,20 @@ class Indexer(nn.Module):
         dots = F.relu(torch.bmm(q.reshape(b, t * j, d), keys.mT)) * d**-0.5
         return torch.matmul(weights.unsqueeze(2), dots.view(b, t, j, -1)).squeeze(2)
 
-    def select(self, q: Tensor, weights: Tensor, keys: Tensor, visible: Tensor) -> Tensor:
-        """Bool [B, T, S]: the selected keys among `visible` (broadcastable)."""
-        return select_topk(self.scores(q, weights, keys), visible, self.topk)
+
+def index_loss(scores: Tensor, selected: Tensor, attention: Tensor) -> Tensor:
+    """Mean over tokens of KL(attention || softmax of the scores over the selected keys); gradient to the scores only.
+
+    scores, selected (Bool) and attention [N, S]; attention is the mean over heads of the probabilities on the selected
+    keys, so it sums to 1 there (DeepSeek-V3.2, section 2.1; both its stages, as nothing is left out below top-k keys).
+    """
+    log_q = torch.log_softmax(scores.masked_fill(~selected, -torch.inf), -1).masked_fill(~selected, 0.0)
+    p = attention.detach()
+    return (torch.xlogy(p, p) - p * log_q).sum(-1).mean()
+
+
+def enable_index_loss(policy: nn.Module, on: bool = True) -> None:
+    """Compute (or not) the indexers' loss in forwards with gradients: `Hidden.index_loss`, to be added to the loss."""
+    for m in policy.modules():
+        if isinstance(m, Indexer):
+            m.learn = on

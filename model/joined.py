@@ -30,7 +30,7 @@ class Joined:
         weights = self._weights()
         if torch.is_grad_enabled() or self._joint is None:
             return torch.cat(weights)
-        if self._versions != [w._version for w in weights]:
+        if any(w._version > v for w, v in zip(weights, self._versions, strict=True)):
             raise RuntimeError("weights changed: call refresh_quantized() before the next forward")
         return self._joint
 

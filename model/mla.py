@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import K3Config
-from model.dsa import Indexer
+from model.dsa import Indexer, index_loss, select_topk
 from model.joined import Derived, Joined
 from model.norms import RMSNorm
 from model.packing import Packing
@@ -51,8 +51,11 @@ class MLA(Derived):
         """o [N, heads * v], gate [N, heads * v] -> [N, H]."""
         return self.o_proj(torch.sigmoid(gate) * o)
 
-    def _attend(self, q: Tensor, latent: Tensor, visible: Tensor) -> Tensor:
-        """Plain form: q [B, T, heads, .], latent [B, S, kv_rank + pe], visible Bool [1 or B, T, S] -> [B, T, .]."""
+    def _attend(self, q: Tensor, latent: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+        """Plain form: q [B, T, heads, .], latent [B, S, kv_rank + pe], visible Bool [1 or B, T, S].
+
+        Returns (o [B, T, heads * v], probabilities [B, heads, T, S]).
+        """
         b, t, nh, _ = q.shape
         s = latent.shape[1]
         c, k_pe = latent.split((self.kv_rank, self.pe), -1)
@@ -63,31 +66,39 @@ class MLA(Derived):
         if hidden.shape[0] > 1:
             hidden = hidden.repeat_interleave(nh, 0)
         p = torch.softmax(torch.baddbmm(hidden, q, k.mT, alpha=self.scale), -1)
-        return torch.bmm(p, v).view(b, nh, t, -1).transpose(1, 2).reshape(b, t, -1)
+        return torch.bmm(p, v).view(b, nh, t, -1).transpose(1, 2).reshape(b, t, -1), p.view(b, nh, t, s)
 
-    def forward(self, x: Tensor, packing: Packing, keep: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x [N, H] of rows that start at position 0. Returns (y [N, H], cache rows [N, .], index keys [N, d] or None).
+    def forward(
+        self, x: Tensor, packing: Packing, keep: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """x [N, H] of rows that start at position 0.
 
-        Index keys are computed only where they are used: to `keep` them, or when a row can exceed the indexer's top-k.
+        Returns (y [N, H], cache rows [N, .], index keys [N, d] or None, the indexer's loss or None). The indexer runs
+        only where it is used: to `keep` its keys, to learn, or when a row can exceed its top-k.
         """
         q_latent, q, latent, gate = self._project(x)
         time = packing.time
         steps = torch.arange(time, device=x.device)
         visible = (steps <= steps.unsqueeze(1)).unsqueeze(0)
-        index_keys = None
-        if self.indexer is not None and (keep or time > self.indexer.topk):
-            with torch.no_grad():
-                index_keys = self.indexer.keys(x)
-                if time > self.indexer.topk:
-                    visible = self._select(x, q_latent, packing, packing.unpack(index_keys), visible)
-        o = self._attend(packing.unpack(q), packing.unpack(latent), visible)
-        return self._output(packing.pack(o), gate), latent, index_keys
+        index_keys = scores = loss = None
+        if self.indexer is not None:
+            learn, sparse = self.indexer.learn and torch.is_grad_enabled(), time > self.indexer.topk
+            with torch.set_grad_enabled(learn):
+                if keep or learn or sparse:
+                    index_keys = self.indexer.keys(x)
+                if index_keys is not None and (learn or sparse):
+                    scores = self._index_scores(x, q_latent, packing, packing.unpack(index_keys))
+                    visible = select_topk(scores.detach(), visible, self.indexer.topk)
+        o, p = self._attend(packing.unpack(q), packing.unpack(latent), visible)
+        if scores is not None and scores.requires_grad:
+            loss = index_loss(packing.pack(scores), packing.pack(visible.expand_as(scores)), packing.pack(p.mean(1)))
+        return self._output(packing.pack(o), gate), latent, index_keys, loss
 
-    def _select(self, x: Tensor, q_latent: Tensor, packing: Packing, keys: Tensor, visible: Tensor) -> Tensor:
-        """Keys that the indexer picks: keys [B, S, d], visible Bool [1 or B, T, S] -> Bool [B, T, S]."""
+    def _index_scores(self, x: Tensor, q_latent: Tensor, packing: Packing, keys: Tensor) -> Tensor:
+        """The indexer's scores [B, T, S] of keys [B, S, d] for the queries of x [N, H]."""
         assert self.indexer is not None
         q, w = self.indexer.queries(x, q_latent)
-        return self.indexer.select(packing.unpack(q), packing.unpack(w), keys, visible)
+        return self.indexer.scores(packing.unpack(q), packing.unpack(w), keys)
 
     @torch.no_grad()
     def extend(
@@ -112,8 +123,9 @@ class MLA(Derived):
         if self.indexer is not None and index_keys is not None:
             index_keys[at] = self.indexer.keys(x)
             if longest > self.indexer.topk:
-                visible = self._select(x, q_latent, packing, index_keys[rows, :longest], visible)
-        o = self._attend(packing.unpack(q), latents[rows, :longest], visible)
+                scores = self._index_scores(x, q_latent, packing, index_keys[rows, :longest])
+                visible = select_topk(scores, visible, self.indexer.topk)
+        o, _ = self._attend(packing.unpack(q), latents[rows, :longest], visible)
         return self._output(packing.pack(o), gate)
 
     @torch.no_grad()
@@ -131,7 +143,8 @@ class MLA(Derived):
             index_keys[at] = self.indexer.keys(x)
             if longest > self.indexer.topk:
                 iq, iw = self.indexer.queries(x, q_latent)
-                visible = self.indexer.select(iq.unsqueeze(1), iw.unsqueeze(1), index_keys[:, :longest], visible)
+                scores = self.indexer.scores(iq.unsqueeze(1), iw.unsqueeze(1), index_keys[:, :longest])
+                visible = select_topk(scores, visible, self.indexer.topk)
         seen = latents[:, :longest]
         up_k, up_v = self.kv_b_proj.weight.view(self.heads, -1, self.kv_rank).split((self.nope, self.v_dim), 1)
         q_nope, q_pe = q.split((self.nope, self.pe), -1)

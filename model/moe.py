@@ -59,7 +59,7 @@ class Experts(Derived):
         self.betas = (config.activation_situ_beta, config.activation_situ_linear_beta)
         self.quant = quant
         self._cached: tuple[Tensor, Tensor] | None = None
-        self._versions: tuple[int, ...] = ()
+        self._versions: list[int] = []
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -67,7 +67,7 @@ class Experts(Derived):
         rounding = self.quant.weight_rounding
         if rounding is not None:
             self._cached = (torch.cat((rounding(self.w1), rounding(self.w3)), 1), rounding(self.w2))
-            self._versions = (self.w1._version, self.w3._version, self.w2._version)
+            self._versions = [w._version for w in (self.w1, self.w3, self.w2)]
 
     def gemm_weights(self) -> tuple[Tensor, Tensor]:
         """(w13 [E, 2I, L], w2 [E, L, I]) as the GEMMs see them; gradients reach the masters straight through.
@@ -76,7 +76,8 @@ class Experts(Derived):
         """
         if self.quant.expert_weights == "none":
             return torch.cat((self.w1, self.w3), 1), self.w2
-        if self._cached is None or self._versions != (self.w1._version, self.w3._version, self.w2._version):
+        now = [w._version for w in (self.w1, self.w3, self.w2)]
+        if self._cached is None or any(n > v for n, v in zip(now, self._versions, strict=True)):
             raise RuntimeError("expert weights changed: call refresh_quantized() before the next forward")
         return straight_through(self._cached[0], self.w1, self.w3), straight_through(self._cached[1], self.w2)
 
