@@ -215,7 +215,9 @@ def _user_error(error: Exception) -> UserError:
     cause = error.__cause__ or error
     text = str(cause)
     found = re.search(r"full_key: (\S+)", text)
-    key, first = found.group(1) if found else "", text.splitlines()[0]
-    if re.match(r"Key '\S+' not in", first):
+    key = found.group(1) if found else ""
+    if re.search(r"^Key '\S+' not in", text, re.MULTILINE):
         return _unknown(key)
+    # Hydra puts "In 'group/option': ... raised while composing config:" before the cause.
+    first = next(line for line in text.splitlines() if not line.endswith("composing config:"))
     return UserError(f"{key}: {first}" if key else first)

@@ -47,8 +47,8 @@ def print_plan(overrides: list[str]) -> int:
 def train_each(overrides: list[str], dry_run: bool) -> int:
     """One run for each combination of `key=a,b`; all are checked before the first starts. Returns the worst exit code.
 
-    Each run is a process of its own, so that none inherits anything. It is called `run.name-key=value`, or as
-    `run.name` says if that is among the swept keys; two jobs of one name are refused.
+    Each run is a process of its own, so that none inherits anything, and is called `run.name-key=value`; two jobs of
+    one name are refused.
     """
     jobs = expand(overrides)
     swept = [i for i in range(len(overrides)) if len({job[i] for job in jobs}) > 1]
@@ -57,9 +57,7 @@ def train_each(overrides: list[str], dry_run: bool) -> int:
         config = compose(job)
         config.run.name = _job_name(config.run.name, [job[i] for i in swept])
         if config.run.name in named:
-            raise UserError(
-                f"two jobs would be called {config.run.name}: sweep run.name as well, one name for each job"
-            )
+            raise UserError(f"two jobs would be called {config.run.name}: start them one by one, each with a run.name")
         _refuse(config)
         run_folder(config)
         named[config.run.name] = [*(w for w in job if not _sets_name(w)), f"run.name={config.run.name}"]
@@ -131,9 +129,7 @@ def _refuse_without_sandbox(config: Config) -> None:
 
 
 def _job_name(base: str, swept: list[str]) -> str:
-    if not swept or any(_sets_name(word) for word in swept):
-        return base
-    pairs = [word.lstrip("+").partition("=") for word in swept]
+    pairs = [word.lstrip("+").partition("=") for word in swept if not _sets_name(word)]
     parts = [f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs]
     return "-".join([base, *(re.sub(r"[^A-Za-z0-9._=-]+", "_", part) for part in parts)])
 

@@ -1,0 +1,54 @@
+"""Every preset composes, says something, and would run on two cores and 24 GB."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rl.compose import CONFIG_DIR, compose, groups
+from rl.config import Config
+from rl.plan import plan
+
+OPTIONS = [(group, option) for group, options in groups().items() for option in options]
+TOO_LARGE = {"k3", "k31_pro"}
+"""Counted and planned, never run on one machine."""
+
+
+def test_every_section_has_a_group_and_every_group_a_default() -> None:
+    chosen = [
+        next(iter(x.items()))
+        for x in yaml.safe_load((CONFIG_DIR / "config.yaml").read_text())["defaults"]
+        if isinstance(x, dict)
+    ]
+    assert {group for group, _ in chosen} == set(groups()) - {"experiment"}
+    assert set(groups()) - {"experiment"} <= {f.name for f in dataclasses.fields(Config)}
+    assert all(option in groups()[group] for group, option in chosen)
+
+
+@pytest.mark.parametrize("file", sorted(CONFIG_DIR.rglob("*.yaml")), ids=lambda f: f"{f.parent.name}/{f.stem}")
+def test_the_order_of_composition_is_explicit(file: Path) -> None:
+    content = yaml.safe_load(file.read_text())
+    assert file.read_text().startswith("#"), "a file says what it is for"
+    if "defaults" in content:
+        assert content["defaults"][-1] == "_self_"
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_composes_and_passes_the_plan(group: str, option: str, tmp_path: Path) -> None:
+    extra = {"vllm": ["model=hf"], "hf": ["engine=vllm"], "small": ["learner.micro_tokens=1024"]}.get(option, [])
+    if option in ("vllm", "hf"):
+        (tmp_path / "config.json").write_text(
+            '{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320, '
+            '"max_position_embeddings": 2048}'
+        )
+        (tmp_path / "model.safetensors").write_bytes(bytes(4000))
+        extra = [*extra, f"model.path={tmp_path}", "learner=one_rank", "learner.router_replay=false"]
+    config = compose([f"+{group}={option}" if group == "experiment" else f"{group}={option}", *extra])
+    failures = plan(config, 2, 24 * 10**9, 0).failures
+    if option in TOO_LARGE:
+        assert len(failures) == 1 and failures[0].startswith("memory: ")
+    else:
+        assert not failures

@@ -1,0 +1,266 @@
+"""The command line answers at once, says in one sentence what is wrong, and starts nothing that would not work."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rl import cli, launch, runfiles
+from rl.compose import compose
+from rl.config import Config
+from rl.runlog import RunLog
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Stands in for the loop; returns what it was asked to do."""
+    asked: list[Any] = []
+
+    def train(config: Config, run_dir: Path) -> int:
+        asked.append((config, run_dir))
+        return 0
+
+    def resume(run_dir: Path) -> int:
+        asked.append(run_dir)
+        return 7
+
+    monkeypatch.setitem(sys.modules, "rl.loop", SimpleNamespace(train=train, resume=resume))  # type: ignore[arg-type]
+    monkeypatch.setattr(launch, "_refuse_without_sandbox", lambda config: None)
+    return asked
+
+
+def a_run(folder: Path, **changes: Any) -> Path:
+    config = Config(**changes)
+    config.logging.wandb.mode, config.logging.progress = "disabled", False
+    with RunLog(folder, config) as log:
+        log.step(0, {"solve_rate/all": 0.5, "groups/retired/all_solved": 2.0})
+    return folder
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom rl.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit as e:\n    assert e.code in (0, None)\n"
+        "heavy = {'torch', 'ray', 'hydra', 'transformers', 'vllm', 'deepspeed', 'wandb'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    for words in (["--help"], ["train", "--help"], ["env", "--help"]):
+        done = subprocess.run([sys.executable, "-c", script, *words], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "usage: jointrl" in done.stdout
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        "",
+        "train",
+        "plan",
+        "resume",
+        "runs",
+        "show",
+        "env",
+        "env list",
+        "env check",
+        "env run",
+        "doctor",
+        "bench",
+    ):
+        with pytest.raises(SystemExit) as end:
+            cli.main([*words.split(), "--help"])
+        assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "+experiment=smoke" in text and "algorithm.group_size" in text and "budget | none | price" in text
+
+
+def test_help_shows_the_real_defaults() -> None:
+    from rl.compose import schema_keys
+
+    assert set(cli.KEYS) <= set(schema_keys())
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["+stpes=5"], "steps"),
+        (["algorithm.lr_typo=1"], "learner.lr"),
+        (["effort.low.tua=1"], "effort.low.tau"),
+        (["steps=1", "steps=2"], "more than once"),
+        (["algorithm.temperature=0"], "algorithm.temperature"),
+        (["learner.ranks=3", "algorithm.groups_per_step=10"], "9 or 12"),
+        (["-m", "seed=1,1"], "must differ"),
+        (["-m", "seed=1,2", "algorithm.temperature=0,1"], "algorithm.temperature"),
+    ],
+)
+def test_mistakes_exit_2_with_one_sentence_and_start_nothing(
+    here: Path, loop: list[Any], capsys: pytest.CaptureFixture[str], words: list[str], meant: str
+) -> None:
+    assert cli.main(["train", *words]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("jointrl: ") and meant in message and "Traceback" not in message
+    assert not loop and not list(here.iterdir())
+
+
+def test_train_hands_the_run_to_the_loop(here: Path, loop: list[Any]) -> None:
+    assert cli.main(["train", "steps=3", "run.name=x"]) == 0
+    assert loop == [(compose(["steps=3", "run.name=x"]), Path("runs/x"))]
+    assert not list(here.iterdir()), "the run's log makes the folder, not the command line"
+
+
+def test_plans_exit_with_their_verdict_and_start_nothing(
+    here: Path, loop: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", "steps=3"]) == 0
+    assert cli.main(["train", "--dry-run", "steps=3"]) == 0
+    first, second = capsys.readouterr().out.split("== Configuration")[1:]
+    assert first == second
+    for part in (
+        "== Changed",
+        "== Processes",
+        "== Arithmetic",
+        "== Checks",
+        "32 groups x 8 samples",
+        "PASS  run folder",
+    ):
+        assert part in first
+    assert cli.main(["train", "learner.ranks=3", "--dry-run"]) == 2
+    assert cli.main(["plan", "learner.ranks=3"]) == 2
+    assert "FAIL  batch" in capsys.readouterr().out
+    assert not loop and not list(here.iterdir())
+
+
+def test_an_existing_run_is_not_touched_unless_asked(
+    here: Path, loop: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_run(here / "runs" / "default")
+    assert cli.main(["train"]) == 2
+    message = capsys.readouterr().err
+    assert all(way in message for way in ("jointrl resume default", "run.name=", "run.overwrite=true"))
+    assert cli.main(["plan"]) == 2
+    assert (folder / "metrics.jsonl").exists() and not loop
+    lock = runfiles.lock(folder)
+    assert cli.main(["train", "run.overwrite=true"]) == 2 and "being written" in capsys.readouterr().err
+    os.close(lock)
+    assert cli.main(["train", "run.overwrite=true"]) == 0
+    assert not folder.exists() and len(loop) == 1
+    (here / "runs" / "default").mkdir()
+    (here / "runs" / "default" / "thesis.tex").write_text("mine")
+    assert cli.main(["train", "run.overwrite=true"]) == 2 and "no run of ours" in capsys.readouterr().err
+    assert (here / "runs" / "default" / "thesis.tex").exists()
+
+
+def test_a_multirun_names_every_job_and_runs_one_after_the_other(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[list[str]] = []
+
+    def run(command: list[str], **kwargs: Any) -> Any:
+        started.append(command[4:])
+        return SimpleNamespace(returncode=3 if "seed=2" in command else 0)
+
+    monkeypatch.setattr(launch.subprocess, "run", run)
+    words = ["train", "-m", "seed=1,2", "+experiment=smoke", "learner.lr=1e-4"]
+    assert cli.main([*words, "--dry-run"]) == 0 and not started
+    assert cli.main(words) == 3
+    assert started == [
+        ["seed=1", "+experiment=smoke", "learner.lr=1e-4", "run.name=smoke-seed=1"],
+        ["seed=2", "+experiment=smoke", "learner.lr=1e-4", "run.name=smoke-seed=2"],
+    ]
+    assert "smoke-seed=2: exit code 3" in capsys.readouterr().out
+    started.clear()
+    assert cli.main(["train", "-m", "learner.lr=0.1,0.2", "run.name=a,b"]) == 0
+    assert [words[-1] for words in started] == [
+        "run.name=a-lr=0.1",
+        "run.name=b-lr=0.1",
+        "run.name=a-lr=0.2",
+        "run.name=b-lr=0.2",
+    ]
+    started.clear()
+    assert cli.main(["train", "-m", "envs.names=[primer/copy],[primer?copy]"]) == 2 and not started
+    assert "two jobs would be called" in capsys.readouterr().err
+
+
+def test_resume_finds_runs_by_name_and_by_folder(
+    here: Path, loop: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = a_run(here / "runs" / "first")
+    elsewhere = a_run(here / "elsewhere" / "second")
+    assert cli.main(["resume", "first"]) == 7
+    assert cli.main(["resume", str(elsewhere)]) == 7
+    assert [Path(f).resolve() for f in loop] == [folder, elsewhere]
+    assert cli.main(["resume", "frist"]) == 2
+    assert "did you mean first?" in capsys.readouterr().err
+
+
+def test_runs_and_show(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runs"]) == 0
+    assert "no runs" in capsys.readouterr().out
+    a_run(here / "runs" / "first", steps=5)
+    assert cli.main(["runs"]) == 0 and cli.main(["show", "first"]) == 0
+    text = capsys.readouterr().out
+    assert "stopped" in text and "1/5" in text and "1 of 5 steps" in text and "2 all_solved" in text
+    assert cli.main(["show", "second"]) == 2
+
+
+def test_env_list_is_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["env", "list", "primer/*"]) == 0
+    assert "primer/copy" in capsys.readouterr().out
+    assert cli.main(["env", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) > 30 and all({"id", "domain", "efforts", "levels"} <= set(row) for row in rows)
+    assert cli.main(["env", "list", "primer/no_such"]) == 2
+
+
+def test_env_run_and_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["env", "run", "primer/copy", "--policy", "direct", "-n", "2"]) == 0
+    assert capsys.readouterr().out.count('"reward": 1.0') == 2
+    assert cli.main(["env", "run", "primer/copy", "--policy", "silent", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["grade"]["reward"] == 0.0
+    assert cli.main(["env", "run", "primer/*"]) == 2
+    assert cli.main(["env", "run", "primer/copy", "--level", "99"]) == 2
+    assert "levels" in capsys.readouterr().err
+    assert cli.main(["env", "check", "primer/copy", "--rows", "1"]) == 0
+    assert "1 of 1 environments hold" in capsys.readouterr().out
+
+
+def test_env_check_fails_for_an_environment_that_breaks_a_law(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from environments.primer.copy import Copy
+    from rewards.grade import Grade
+
+    async def generous(self: Any, *args: Any) -> Grade:
+        return Grade.outcome(True)
+
+    monkeypatch.setattr(Copy, "grade", generous)
+    assert cli.main(["env", "check", "primer/copy", "--rows", "1"]) == 1
+    text = capsys.readouterr().out
+    assert "FAIL  primer/copy" in text and "empty: " in text and "not: primer/copy" in text
+
+
+def test_benchmarks_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench"]) == 0
+    assert cli.main(["bench", "no_such"]) == 2
+
+
+def test_an_interruption_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(root: Path) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rl.show.runs", stop)
+    assert cli.main(["runs"]) == 130
+    assert capsys.readouterr().err == "jointrl: interrupted\n"

@@ -1,0 +1,155 @@
+"""Everything is computed before anything starts: what cannot work is refused with the numbers and what to write."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl import checks
+from rl.checks import Verdict, check_values, value_of
+from rl.compose import compose, schema_keys
+from rl.config import Config
+from rl.plan import Plan, plan
+
+GB = 10**9
+
+
+def planned(*overrides: str, cores: int = 2, memory: int = 24 * GB, gpus: int = 0) -> Plan:
+    return plan(compose(list(overrides)), cores, memory, gpus)
+
+
+def only_failure(*overrides: str, **machine: int) -> str:
+    failures = planned(*overrides, **machine).failures
+    assert len(failures) == 1, failures
+    return failures[0]
+
+
+def test_the_default_run_fits_two_cores_and_eight_gigabytes() -> None:
+    default = planned(memory=8 * GB)
+    assert default.ok and not [c for c in default.checks if c.verdict != Verdict.PASS]
+    assert {(p.name, p.count) for p in default.processes} == {
+        ("driver", 1),
+        ("learner", 2),
+        ("engine", 2),
+        ("worker", 2),
+    }
+
+
+def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do() -> None:
+    text = only_failure("algorithm.groups_per_step=10", "learner.ranks=3", "learner.expert_parallel=1")
+    assert "10 groups x 8 samples = 80" in text and "3 ranks" in text
+    assert "groups_per_step=9 or 12" in text and "learner.ranks=2" in text
+    for groups in (9, 12):
+        assert planned(f"algorithm.groups_per_step={groups}", "learner.ranks=3", "learner.expert_parallel=1").ok
+    assert planned("algorithm.groups_per_step=10", "learner.ranks=2").ok
+
+
+def test_experts_are_divided_only_by_what_divides_ranks_and_experts() -> None:
+    text = only_failure("learner.ranks=6", "learner.expert_parallel=6", "algorithm.groups_per_step=33", cores=6)
+    assert "8 experts" in text and "use 1 or 2" in text
+    assert planned("learner.ranks=4", "learner.expert_parallel=4").ok
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["algorithm.temperature=0"], "algorithm.temperature"),
+        (["algorithm.group_size=1"], "algorithm.group_size"),
+        (["learner.lr=nan"], "learner.lr"),
+        (["learner.lr=inf"], "learner.lr"),
+        (["steps=0"], "steps"),
+        (["run.name='../x'"], "run.name"),
+        (["run.name='12:30'"], "run.name"),
+        (["algorithm.loss=ppo"], "algorithm.loss"),
+        (["envs.levels=[]"], "envs.levels"),
+        (["learner.zero_stage=4"], "learner.zero_stage"),
+        (["effort.low.lam=-1"], "effort.low.lam"),
+        (["rollout.min_group=9"], "groups"),
+        (["learner.micro_tokens=256"], "micro-batch"),
+        (["engine.max_context=8192"], "context"),
+        (["engine=vllm", "learner.router_replay=false"], "engine"),
+        (["model=hf"], "policy"),
+        (["engine.record_routes=false"], "router replay"),
+        (["effort.low.enabled=false", "effort.high.share=0", "effort.max.enabled=false"], "efforts"),
+        (["envs.names=[primer/no_such]"], "environments"),
+        (["envs.weights={primer/no_such: 2}"], "environments"),
+        (["evaluation.tasks=10", "evaluation.during_tasks=11"], "evaluation"),
+        (["model=k31_pro", "engine.max_context=512"], "memory"),
+    ],
+)
+def test_what_cannot_work_fails_and_says_where(words: list[str], key: str) -> None:
+    plan = planned(*words)
+    assert [f for f in plan.failures if f.startswith(f"{key}: ")], plan.failures
+    assert "FAIL" in plan.render()
+
+
+def test_environments_beyond_the_context_are_named() -> None:
+    plan = planned("engine.max_context=16", "learner.micro_tokens=64")
+    assert all("engine.max_context=16" in text for text in plan.failures) and plan.failures
+
+
+def test_too_many_threads_are_worth_a_word() -> None:
+    notes = [c.text for c in planned("engine.replicas=3").checks if c.verdict == Verdict.WARN]
+    assert any("3 on 2 cores" in text for text in notes)
+
+
+def test_lower_efforts_should_cost_more() -> None:
+    plan = planned("effort.low.lam=0", "effort.max.lam=0.5")
+    assert plan.ok and [c for c in plan.checks if c.verdict == Verdict.WARN and c.about == "efforts"]
+    assert not [c for c in planned("effort.low.lam=0", "effort=none").checks if c.verdict == Verdict.WARN]
+
+
+def test_every_listed_key_exists_and_is_judged() -> None:
+    listed = {*checks.CHOICES, *(key for keys in checks._BOUNDS.values() for key in keys.split())}
+    assert listed <= set(schema_keys())
+    numbers = {k for k in schema_keys() if type(value_of(Config(), k)) in (int, float)}
+    assert not numbers - listed, "a number without a range"
+    assert check_values(Config())[0].verdict == Verdict.PASS
+
+
+def test_words_are_those_that_the_code_knows() -> None:
+    algorithms = pytest.importorskip("rl.algorithms")
+    assert set(checks.CHOICES["algorithm.advantage"]) == set(algorithms.ADVANTAGES)
+    assert set(checks.CHOICES["algorithm.loss"]) == set(algorithms.LOSSES)
+
+
+def test_a_hugging_face_folder_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "qwen3",
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 32,
+                "vocab_size": 320,
+                "max_position_embeddings": 2048,
+                "dtype": "float32",
+            }
+        )
+    )
+    words = ("model=hf", "engine=vllm", "learner.router_replay=false", f"model.path={tmp_path}", "learner=one_rank")
+    assert "safetensors" in only_failure(*words)
+    (tmp_path / "model.safetensors").write_bytes(bytes(4 * 1000))
+    assert planned(*words).ok
+    assert "1,000 parameters" in planned(*words).render()
+    assert "learner.expert_parallel=2" in only_failure(*words[:-1])
+
+
+def test_a_plan_changes_nothing_and_starts_nothing(tmp_path: Path) -> None:
+    config = compose([])
+    before = dataclasses.asdict(config)
+    plan(config, 2, 8 * GB, 0)
+    assert dataclasses.asdict(config) == before
+    script = "import sys\nfrom rl.cli import main\nmain(['plan'])\nassert not {'torch', 'ray'} & set(sys.modules)\n"
+    root = Path(checks.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{script}"], cwd=tmp_path
+    )
+    assert done.returncode == 0 and not list(tmp_path.iterdir())

@@ -1,0 +1,325 @@
+"""The local log is the truth: nothing is lost over kills and resumes, and every line is JSON that any reader takes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from environments.task import Task
+from rewards.efforts import Effort
+from rewards.grade import Grade, GradeStatus
+from rl import report, runfiles
+from rl.config import Config
+from rl.errors import UserError
+from rl.runfiles import Status
+from rl.runlog import RunLog
+from rl.show import runs, show
+from rollout.trajectory import GroupOrder, Node, Sampling, StopReason, Trajectory
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def config(**changes: Any) -> Config:
+    c = Config(steps=6)
+    c.logging.wandb.mode = "disabled"
+    c.logging.progress = False
+    for key, value in changes.items():
+        setattr(c.run, key, value)
+    return c
+
+
+def strict(path: Path) -> list[dict[str, Any]]:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def assessed(n: int = 3, broken: int | None = None) -> Any:
+    """A group as the loop hands it over: n trajectories, one of them masked if asked for."""
+    task = Task("primer/copy/train/1/0/0", "primer/copy", ({"role": "user", "content": "copy: a b"},), "a b", level=1)
+    trajectories = []
+    for i in range(n):
+        ids, ones = np.array([7, 8], np.int32), np.ones(2, np.uint8)
+        node = Node("assistant", ids, np.array([-0.5, -0.25], np.float32), ones, np.array([3, 4], np.int32), Sampling())
+        bad = i == broken
+        trajectories.append(
+            Trajectory(
+                f"g0/{i}",
+                task,
+                Effort.LOW,
+                [Node.given("user", [1, 2, 3]), node],
+                conversation=[*task.prompt, {"role": "assistant", "content": "a b"}],
+                stop=StopReason.ERROR if bad else StopReason.DONE,
+                grade=Grade.failed(GradeStatus.INFRA_ERROR, "gone") if bad else Grade.outcome(i > 0),
+            )
+        )
+    valid = np.array([i != broken for i in range(n)])
+    return SimpleNamespace(
+        group=SimpleNamespace(order=GroupOrder("g0", task, Effort.LOW, tuple(range(n))), trajectories=trajectories),
+        valid=valid,
+        lengths=np.full(n, 2.0),
+        shaped=np.where(valid, 0.75, 0.0),
+        advantages=np.where(valid, 0.5, 0.0),
+        retired=None,
+    )
+
+
+def rows(share: float, tasks: int = 20, environments: tuple[str, ...] = ("a/x", "b/y"), tokens: int = 5) -> list[dict]:
+    """Evaluation rows of which the first `share` of every cell's tasks is solved."""
+    return [
+        {
+            "environment": name,
+            "effort": effort,
+            "level": 1,
+            "split": "test",
+            "task_id": f"{name}/{k}",
+            "purpose": purpose,
+            "reward": 1.0 if k < share * tasks else 0.0,
+            "status": "correct",
+            "tokens": tokens * (3 if effort == "max" else 1),
+            "stop": "done",
+        }
+        for name in environments
+        for effort in ("low", "max")
+        for purpose in ("sampled", "greedy")
+        for k in range(tasks)
+    ]
+
+
+def test_a_run_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    c = config(name="one")
+    folder = tmp_path / "one"
+    with RunLog(folder, c) as log:
+        log.audit([{"id": "a/z", "reason": "has the excluded tag"}])
+        log.evaluation(0, "before", rows(0.4))
+        for step in range(6):
+            log.step(step, {"reward/all": 0.5, "time/step_s": 2.0}, [assessed(), assessed(broken=1)])
+        log.evaluation(6, "after", rows(0.8))
+        log.close_run(rows(0.4), rows(0.8), {"trained": 12}, {"all_solved": 3})
+    assert runfiles.status(folder) == Status.FINISHED
+    metrics = strict(folder / "metrics.jsonl")
+    assert [m["step"] for m in metrics] == list(range(6)) and all(m["attempt"] == 1 for m in metrics)
+    assert metrics[0]["throughput/tokens_per_s"] == 2 * 3 * 2.0 / 2.0
+    trajectories = strict(folder / "rollouts" / "step_0.jsonl")
+    assert len(trajectories) == 6
+    first, masked = trajectories[0], trajectories[4]
+    assert first["token_ids"] == [7, 8] and first["logprobs"] == [-0.5, -0.25] and first["versions"] == [3, 4]
+    assert first["advantage"] == 0.5 and first["grade"]["reward"] == 0.0
+    assert masked["advantage"] is None and masked["shaped_reward"] is None and masked["grade"]["reward"] is None
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["steps"] == 6 and summary["change"]["greedy"]["macro"]["gain"] == pytest.approx(0.4)
+    assert {e["event"] for e in strict(folder / "events.jsonl")} == {"started", "evaluation", "finished"}
+    assert json.loads((folder / "changes.json").read_text())["steps"] == {"default": 60, "value": 6}
+    recipe = strict(folder / "attempts.jsonl")[0]
+    assert recipe["versions"]["torch"] and recipe["machine"]["cores"] and recipe["command"]
+    printed = capsys.readouterr().out
+    assert "mean over 2 environments, at temperature 1: 40.0 % → 80.0 %" in printed and "3 all_solved" in printed
+    assert "one" in runs(tmp_path) and "6/6" in runs(tmp_path) and "40→80" in runs(tmp_path)
+    assert "before and after" in show(folder) and "6 of 6 steps" in show(folder)
+
+
+def test_what_is_not_a_number_is_null_and_counted(tmp_path: Path) -> None:
+    with RunLog(tmp_path / "r", config()) as log:
+        log.step(0, {"a": math.nan, "b": np.float32("inf"), "c": np.float64(1.5), "d": np.int64(2), "e": True})
+        log.event("odd", value=-math.inf, deep=[{"x": np.array([1.0, np.nan])}])
+    row = strict(tmp_path / "r" / "metrics.jsonl")[0]
+    assert (row["a"], row["b"], row["c"], row["d"], row["nonfinite"]) == (None, None, 1.5, 2, 2)
+    assert strict(tmp_path / "r" / "events.jsonl")[-1]["deep"] == [{"x": [1.0, None]}]
+
+
+VALUES = st.recursive(
+    st.floats() | st.integers() | st.text() | st.none() | st.booleans(), lambda v: st.lists(v, max_size=4)
+)
+
+
+def odd_numbers(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(odd_numbers(v) for v in value)
+    return int(isinstance(value, float) and not math.isfinite(value))
+
+
+@settings(max_examples=100, deadline=None)
+@given(VALUES)
+def test_any_value_becomes_json(value: Any) -> None:
+    clean, lost = runfiles.finite({"v": value})
+    json.dumps(clean, allow_nan=False)
+    assert lost == odd_numbers(value)
+    assert lost or clean == {"v": value}
+
+
+def test_a_resume_adds_and_readers_take_the_newest(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    with RunLog(folder, config()) as log:
+        for step in range(5):
+            log.step(step, {"x": step})
+        log.evaluation(0, "before", rows(0.1))
+    with RunLog.reopen(folder) as log:
+        assert log.attempt == 2 and log.config == config()
+        for step in range(2, 6):
+            log.step(step, {"x": 100 + step})
+    assert [m["step"] for m in strict(folder / "metrics.jsonl")] == [0, 1, 2, 3, 4, 2, 3, 4, 5]
+    assert [(m["step"], m["attempt"], m["x"]) for m in runfiles.metrics(folder)] == [
+        (0, 1, 0),
+        (1, 1, 1),
+        (2, 2, 102),
+        (3, 2, 103),
+        (4, 2, 104),
+        (5, 2, 105),
+    ]
+    assert len(runfiles.evaluation(folder, "before")) == len(rows(0.1))
+    assert [e["event"] for e in strict(folder / "events.jsonl")] == ["started", "evaluation", "resumed"]
+    assert runfiles.status(folder) == Status.STOPPED
+
+
+def test_steps_neither_jump_nor_go_back_within_an_attempt(tmp_path: Path) -> None:
+    with RunLog(tmp_path / "r", config()) as log:
+        with pytest.raises(ValueError, match="step 1"):
+            log.step(1, {})
+        log.step(0, {})
+        log.step(1, {})
+        for wrong in (0, 1, 3):
+            with pytest.raises(ValueError, match=f"step {wrong}"):
+                log.step(wrong, {})
+    with RunLog.reopen(tmp_path / "r") as log, pytest.raises(ValueError, match="step 3"):
+        log.step(3, {})
+    with RunLog.reopen(tmp_path / "r") as log, pytest.raises(ValueError, match="attempt"):
+        log.step(2, {"attempt": 7})
+
+
+def test_an_unfinished_line_costs_nothing_but_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    with RunLog(folder, config()) as log:
+        log.step(0, {"x": 1})
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"attempt": 1, "step": 1, "x": 0.')
+    assert [m["step"] for m in runfiles.metrics(folder)] == [0]
+    with RunLog.reopen(folder) as log:
+        log.step(1, {"x": 2})
+    assert [(m["step"], m["x"]) for m in runfiles.metrics(folder)] == [(0, 1), (1, 2)]
+
+
+def test_one_writer_at_a_time_and_a_kill_frees_the_folder(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom rl.config import Config\nfrom rl.runlog import RunLog\n"
+        "c = Config(); c.logging.wandb.mode = 'disabled'; c.logging.progress = False\n"
+        "log = RunLog(Path(sys.argv[1]), c); log.step(0, {})\nprint('ready', flush=True); time.sleep(60)\n"
+    )
+    folder = tmp_path / "r"
+    other = subprocess.Popen([sys.executable, "-c", script, str(folder)], cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None and other.stdout.readline() == b"ready\n"
+        assert runfiles.status(folder) == Status.RUNNING
+        with pytest.raises(UserError, match=f"process {other.pid}"):
+            RunLog.reopen(folder)
+    finally:
+        other.kill()
+        other.wait()
+    assert runfiles.status(folder) == Status.STOPPED
+    with RunLog.reopen(folder) as log:
+        log.step(1, {})
+
+
+def test_a_failure_is_in_the_log(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    with pytest.raises(RuntimeError), RunLog(folder, config()) as log:
+        log.alert("expert 3 is idle")
+        raise RuntimeError("engine 1 is gone")
+    assert runfiles.status(folder) == Status.FAILED
+    assert "engine 1 is gone" in show(folder) and "expert 3 is idle" in show(folder)
+    with pytest.raises(UserError, match="holds a run"):
+        RunLog(folder, config())
+
+
+def test_wandb_gets_a_copy_and_its_failure_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[dict[str, Any]] = []
+    started: list[dict[str, Any]] = []
+
+    class Run:
+        def define_metric(self, name: str, step_metric: str) -> None:
+            assert (name, step_metric) == ("*", "step")
+
+        def log(self, row: dict[str, Any]) -> None:
+            if row["step"] == 2:
+                raise ConnectionError("disk full")
+            logged.append(row)
+
+        def finish(self) -> None:
+            raise AssertionError("a run that failed is not finished")
+
+    def init(**settings: Any) -> Run:
+        time.sleep(0.05)  # wandb starts slower than the run
+        started.append(settings)
+        return Run()
+
+    fake = SimpleNamespace(init=init, Settings=lambda **kw: kw)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    c = config(name="w")
+    c.logging.wandb.mode = "offline"
+    folder = tmp_path / "w"
+    with RunLog(folder, c) as log:
+        for step in range(5):
+            log.step(step, {"x": float(step)})
+    assert [row["step"] for row in logged] == [0, 1] and logged[1]["x"] == 1.0
+    assert started[0]["mode"] == "offline" and started[0]["dir"] == str(folder) and started[0]["name"] == "w-1"
+    assert [e["message"] for e in strict(folder / "events.jsonl") if e["event"] == "wandb_failed"] == [
+        "ConnectionError: disk full"
+    ]
+    assert len(runfiles.metrics(folder)) == 5
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    c = config()
+    c.logging.progress = True
+    with RunLog(tmp_path / "r", c) as log:
+        log.phase("evaluating (before)")
+        log.step(0, {"reward/all": 0.5, "solve_rate/all": 0.25, "time/step_s": 1.0}, [assessed()])
+        log.step(1, {"reward/all": None})
+        log.alert("look here")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "evaluating (before)"
+    assert lines[1].startswith("step 1/6  reward 0.50  solved 25 %  6 tok/s")
+    assert "left" in lines[2] and lines[3] == "alert: look here"
+
+
+def test_masked_rows_do_not_vote_and_pairs_are_by_task_and_effort() -> None:
+    before, after = rows(0.5, 10), rows(0.5, 10)
+    after[0]["reward"] = None
+    change = report.compare(before, after, environment="a/x", effort="low", purpose="sampled")
+    assert change is not None and change.tasks == 9 and change.before == pytest.approx(4 / 9) == change.after
+    assert report.compare(before, [], purpose="sampled") is None
+    assert "without a grade" in report.render(before, after)
+    assert report.compare(before[:40], before[:40], effort="max", purpose="sampled").tokens_after == 15  # type: ignore[union-attr]
+
+
+def test_the_interval_covers_the_truth(seed: int = 0) -> None:
+    """In 1,000 draws of 12 paired tasks the 95 % interval holds the true difference at least 93 % of the time."""
+    rng = np.random.default_rng(seed)
+    held = 0
+    for _ in range(1000):
+        a, b = rng.random(12) < 0.4, rng.random(12) < 0.6
+        differences = [float(x) for x in b.astype(int) - a.astype(int)]
+        half = report.paired_half_width(differences)
+        held += abs(sum(differences) / (len(differences) + 2) - 0.2) <= half
+    assert held >= 930
+    assert report.paired_half_width([0.0] * 8) > 0.1, "eight ties prove little"
+
+
+def test_the_mean_over_environments_counts_each_the_same() -> None:
+    few, many = rows(1.0, 2, ("a/x",)), rows(0.0, 50, ("b/y",))
+    summary = report.summary([*rows(0.0, 2, ("a/x",)), *many], [*few, *many])
+    assert summary["sampled"]["macro"]["gain"] == pytest.approx(0.5)
+    assert summary["sampled"]["all"]["gain"] < 0.1
+    assert os.linesep.join(report.render(few, few).splitlines()[:3]).count("a/x") == 1
