@@ -77,16 +77,21 @@ class RolloutBuffer:
         return reason
 
     def ready(self, groups: int | None = None) -> bool:
-        """Whether `take` can serve `groups` (groups_per_step by default) without making a group in flight too old.
+        """Whether `take` can serve `groups` (groups_per_step by default) and all others can still be trained in time.
 
-        A group in flight that would be too stale after the next step is waited for: its deadline bounds the wait.
+        A group must be trained at most max_staleness versions after the oldest one it was sampled on. If after this
+        step more of them were due by some version than the steps up to it can take, slow groups in flight are waited
+        for; their deadline bounds the wait. When all have arrived the test holds, by the admission rule.
         """
         n = self.groups_per_step if groups is None else groups
-        return len(self._waiting) >= n and not self.overdue()
-
-    def overdue(self) -> list[str]:
-        """Ids of the groups in flight that must arrive before the next step, or they would exceed the bound."""
-        return [i for i, v in self._started.items() if self.version + 1 - v > self.max_staleness]
+        if len(self._waiting) < n:
+            return False
+        ages = sorted([oldest_version(g) for g in self._waiting])[n:] + list(self._started.values())
+        due = [v + self.max_staleness for v in ages]
+        return all(
+            sum(d <= self.version + steps for d in due) <= steps * self.groups_per_step
+            for steps in range(self.max_staleness + 1)
+        )
 
     def take(self, groups: int | None = None) -> list[Group]:
         """Remove and return up to `groups` groups, oldest version first, then in order of arrival: one step's batch.

@@ -161,7 +161,8 @@ class Scheduler:
             "running_episodes": sum(w.episodes for w in self._workers),
             "workers": len(self._workers),
         }
-        return {f"rollout/{k}": float(v) for k, v in (self.counts | Counter(now)).items()}
+        counts = dict.fromkeys(("submitted", "dispatched", "finished", "redispatched", "retired", "worker_lost"), 0)
+        return {f"rollout/{k}": float(v) for k, v in (counts | self.counts | now).items()}
 
     def stale_engines(self, version: int, timeout: float = 10.0) -> dict[str, Any]:
         """Engines that serve another version than this one: a restarted engine has none until it is given weights."""
@@ -213,8 +214,9 @@ class Scheduler:
         while self._queue:
             held = self._queue[0]
             need = len(held.order.seeds)
+            # A worker that has not answered yet is still starting, and a group's deadline runs from its dispatch.
             # A group larger than a worker's room gets a worker of its own.
-            free = [w for w in self._workers if w.episodes + need <= room or not w.groups]
+            free = [w for w in self._workers if w.life and (w.episodes + need <= room or not w.groups)]
             if not free:
                 return
             self._queue.popleft()

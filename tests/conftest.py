@@ -23,7 +23,8 @@ def ray_cluster() -> Iterator[None]:
         include_dashboard=False,
         log_to_driver=False,
         object_store_memory=512 << 20,
-        runtime_env={"env_vars": {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}},
+        # tests/rollout: environments and engines of the tests are resolved by import path in the actors.
+        runtime_env={"env_vars": {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'rollout'}", "OMP_NUM_THREADS": "1"}},
     )
     yield
     ray.shutdown()

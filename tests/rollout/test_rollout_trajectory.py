@@ -1,0 +1,120 @@
+"""Laws of the trajectory: columns have one length, rows come back bit for bit, groups are written once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import call, order, say
+
+from rewards.grade import Grade, GradeStatus
+from rollout.store import EpisodeJournal, read_groups, write_groups
+from rollout.trajectory import Group, Node, Sampling, StopReason, Trajectory
+
+
+def node(n: int = 5, **wrong: int) -> Node:
+    size = {"logprobs": n, "loss_mask": n, "versions": n, "routes": n} | wrong
+    return Node(
+        "assistant",
+        np.arange(n, dtype=np.int32),
+        -np.linspace(0.1, 3.3, size["logprobs"], dtype=np.float32),
+        np.ones(size["loss_mask"], np.uint8),
+        np.full(size["versions"], 4, np.int32),
+        Sampling(0.7, 40, 2**63 - 1, (1, 2)),
+        "snap",
+        np.full((size["routes"], 2, 3), 65535, np.uint16),
+    )
+
+
+@pytest.mark.parametrize("column", ["logprobs", "loss_mask", "versions", "routes"])
+@pytest.mark.parametrize("length", [4, 6, 0])
+def test_columns_of_another_length_are_refused_never_padded(column: str, length: int) -> None:
+    with pytest.raises(ValueError, match=f"5 token ids but {length} {column}"):
+        node(5, **{column: length})
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_log_probs_must_be_finite(bad: float) -> None:
+    logprobs = np.zeros(3, np.float32)
+    logprobs[1] = bad
+    with pytest.raises(ValueError, match="not finite"):
+        Node("assistant", np.zeros(3, np.int32), logprobs, np.ones(3, np.uint8), np.zeros(3, np.int32))
+
+
+def test_nodes_are_frozen_and_given_ones_are_masked() -> None:
+    given_node = Node.given("tool", [3, 4])
+    assert given_node.loss_mask.sum() == 0 and set(given_node.versions.tolist()) == {-1}
+    with pytest.raises(FrozenInstanceError):
+        given_node.token_ids = np.zeros(1)  # type: ignore[misc]
+
+
+def trajectory(id: str = "g0/0") -> Trajectory:
+    o = order()
+    t = Trajectory(id, o.task, o.effort)
+    t.append(Node.given("prompt", [1, 2, 3]))
+    t.append(node())
+    t.conversation = [*o.task.prompt, say("", call("look", '{"place": "x'))]
+    t.stop, t.grade = StopReason.DONE, Grade(0.5, GradeStatus.PARTIAL, {"x": 0.1}, {"read": [1]})
+    t.seconds = {"generate": 0.1}
+    return t
+
+
+def assert_equal(a: Trajectory, b: Trajectory) -> None:
+    for x, y in zip(a.nodes, b.nodes, strict=True):
+        for name in ("token_ids", "logprobs", "loss_mask", "versions", "routes"):
+            left, right = getattr(x, name), getattr(y, name)
+            assert (left is None) == (right is None)
+            if left is not None:
+                assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
+        assert (x.role, x.sampling, x.snapshot) == (y.role, y.sampling, y.snapshot)
+    rest = ("id", "task", "effort", "segments", "conversation", "stop", "grade", "seconds", "error")
+    assert all(getattr(a, name) == getattr(b, name) for name in rest)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(-1024, 0, width=32), min_size=1, max_size=8))
+def test_a_trajectory_comes_back_bit_for_bit(logprobs: list[float]) -> None:
+    t, n = trajectory(), len(logprobs)
+    lp = np.asarray(logprobs, np.float32)
+    t.append(Node("assistant", np.arange(n, dtype=np.int32), lp, np.ones(n, np.uint8), np.arange(n, dtype=np.int32)))
+    assert_equal(t, Trajectory.from_json(json.loads(json.dumps(t.to_json()))))
+
+
+def test_counts_and_versions_look_at_sampled_tokens_only() -> None:
+    t = trajectory()
+    assert t.output_tokens == 5 and t.turns == 1 and t.version_range() == (4, 4)
+    assert Trajectory("x", t.task, t.effort).version_range() == (-1, -1)
+    assert t.column("token_ids").tolist() == [1, 2, 3, 0, 1, 2, 3, 4]
+
+
+def test_groups_are_written_once_and_read_back(tmp_path: Path) -> None:
+    groups = [Group(order(id=f"g{i}"), [trajectory(f"g{i}/0"), trajectory(f"g{i}/1")], "w", 2) for i in range(3)]
+    path = tmp_path / "rollouts" / "step_1.jsonl"
+    write_groups(path, groups)
+    back = list(read_groups(path))
+    assert [g.order for g in back] == [g.order for g in groups]
+    for a, b in zip(groups, back, strict=True):
+        for x, y in zip(a.trajectories, b.trajectories, strict=True):
+            assert_equal(x, y)
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError):
+        write_groups(path, [])
+    assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["step_1.jsonl"]
+
+
+def test_the_journal_keeps_the_same_episode_only_and_drops_the_future(tmp_path: Path) -> None:
+    journal, t = EpisodeJournal(tmp_path), trajectory()
+    journal.save(t)
+    kept = journal.load(Trajectory(t.id, t.task, t.effort))
+    assert kept is not None
+    assert_equal(kept, t)
+    other = order(index=1).task
+    assert other != t.task and journal.load(Trajectory(t.id, other, t.effort)) is None
+    assert journal.load(Trajectory("g0/1", t.task, t.effort)) is None
+    assert journal.prune(version=4) == 0 and journal.load(t) is not None
+    assert journal.prune(version=3) == 1 and journal.load(t) is None
