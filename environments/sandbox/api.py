@@ -44,7 +44,7 @@ class Limits:
     """What one sandbox may use."""
 
     memory_mb: int = 512
-    """Private writable memory of each process."""
+    """Memory of all processes of the sandbox together (watched), and private memory of each one (hard)."""
     pids: int = 64
     """Processes and threads alive at once."""
     disk_mb: int = 64
@@ -70,7 +70,7 @@ class Capabilities:
     network: str
     """`none`: not even a loopback interface that reaches anything."""
     memory: str
-    """`per_process`: a limit on each process, none on their sum beyond limit x pids."""
+    """`watched`: the kernel limits each process; their sum is looked at four times a second while a command runs."""
     disk: str
     """`hard`: the filesystem itself refuses."""
     processes_survive_snapshot: bool = False
@@ -80,9 +80,10 @@ class Capabilities:
 class ExecResult:
     """What one command did. `code` is None where a signal ended it (then `signal` is set).
 
+    `timed_out` and `out_of_memory` say that it was killed for that, with every process of the sandbox.
     The output is the agent's word: rewards never come from it. `dropped` counts the bytes of stdout and stderr beyond
-    the cap; in their place the kept bytes hold one line that says so. `leftovers` is whether processes that the command
-    left behind were killed.
+    the cap; in their place the kept bytes hold one line that says so. `leftovers` is whether anything that was still
+    running was killed.
     """
 
     stdout: bytes
@@ -90,6 +91,7 @@ class ExecResult:
     code: int | None
     signal: int | None
     timed_out: bool
+    out_of_memory: bool
     dropped: tuple[int, int]
     leftovers: bool
     seconds: float

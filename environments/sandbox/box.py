@@ -39,6 +39,9 @@ _ENV = {
 # kill it
 _INIT = ("/bin/bash", "--norc", "--noprofile", "-c", "printf r; exec 1>&- 2>&-; while read -r _; do :; done")
 _NAMESPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+if os.path.exists("/proc/self/ns/cgroup"):
+    _NAMESPACES |= linux.CLONE_NEWCGROUP
+_LOOK_S = 0.25  # between two looks at a command's memory
 _REFUSED = (errno.ELOOP, errno.EXDEV, errno.ENXIO)  # a symbolic link, a path that leaves /workspace, a fifo or socket
 
 
@@ -50,6 +53,7 @@ class Box:
         self.lost: str | None = None
         self._nursery = nursery
         self._limits: Limits = nursery.limits
+        self._rlimits = _rlimits(self._limits)
         self._live = f"{nursery.live}/{box_id}"
         self._lock = asyncio.Lock()
         self._fds = contextlib.ExitStack()
@@ -126,6 +130,8 @@ class Box:
             self._init = int(text.partition(b'"child-pid":')[2].split(b",")[0].split(b"}")[0])
             self._pidfd = os.pidfd_open(self._init)
             self._fds.callback(os.close, self._pidfd)
+            for kind, value in self._rlimits.items():  # code of the agent can take over the first process: same user
+                resource.prlimit(self._init, kind, (value, value))
             self._workspace = os.open(f"/proc/{self._init}/root{WORKSPACE}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             self._fds.callback(os.close, self._workspace)
 
@@ -179,22 +185,19 @@ class Box:
         loop = asyncio.get_running_loop()
         async with self._turn():
             start = loop.time()
-            captures, report, exited = self._execute(argv, cwd, stdin)
-            timed_out = leftovers = False
+            captures, report, pid, exited = self._execute(argv, cwd, stdin)
+            failure, timed_out, out_of_memory, leftovers = b"", False, False, True
             try:
                 try:
                     async with asyncio.timeout(timeout):
                         failure = await read_pipe(report)
-                        await asyncio.shield(exited)
+                        out_of_memory = not await self._ends_within_memory(pid, exited)
                 except TimeoutError:
-                    timed_out, failure = True, b""
-                leftovers = not timed_out and not background and bool(linux.children(self._init))
-            except BaseException:
-                timed_out = True  # cancelled: nothing of it may stay
-                raise
-            finally:
+                    timed_out = True
+                leftovers = timed_out or out_of_memory or (not background and bool(linux.children(self._init)))
+            finally:  # also where this is cancelled: nothing of the command may stay
                 os.close(report)
-                if timed_out or leftovers:
+                if leftovers:
                     await self._signal_all(signal.SIGKILL)
                     await asyncio.shield(exited)
                 (out, out_dropped), (err, err_dropped) = (capture.finish() for capture in captures)
@@ -204,17 +207,18 @@ class Box:
                 raise SandboxLost(f"sandbox {self.id} is gone: {self.lost}")
             status = exited.result()
             fields = {
-                "code": status if status >= 0 and not timed_out else None,
+                "code": status if status >= 0 else None,
                 "signal": -status if status < 0 else None,
                 "timed_out": timed_out,
+                "out_of_memory": out_of_memory,
                 "dropped": [out_dropped, err_dropped],
                 "leftovers": leftovers,
                 "seconds": loop.time() - start,
             }
             return fields, out, err
 
-    def _execute(self, argv: list[str], cwd: str, stdin: bytes) -> tuple[list[Capture], int, asyncio.Future[int]]:
-        """Fork the command into the sandbox: captures of its output, report pipe (empty: executed), exit status."""
+    def _execute(self, argv: list[str], cwd: str, stdin: bytes) -> tuple[list[Capture], int, int, asyncio.Future[int]]:
+        """Fork the command into the sandbox: its output, report pipe (empty: it was executed), pid and exit status."""
         loop = asyncio.get_running_loop()
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -223,7 +227,7 @@ class Box:
             if stdin:
                 archive.write_all(source, stdin)
                 os.lseek(source, 0, os.SEEK_SET)
-            exited = self._fork_inside(lambda: self._become(argv, cwd, theirs))
+            pid, exited = self._fork_inside(lambda: self._become(argv, cwd, theirs))
         except BaseException:
             for r, _ in pipes:
                 os.close(r)
@@ -232,11 +236,10 @@ class Box:
             for fd in theirs:
                 os.close(fd)
         captures = [Capture(loop, r, self._limits.output_bytes) for r, _ in pipes[:2]]
-        return captures, pipes[2][0], exited
+        return captures, pipes[2][0], pid, exited
 
     def _become(self, argv: list[str], cwd: str, fds: list[int]) -> None:
         """In the forked child: join the sandbox, give up everything, execute. It cannot be traced until exec."""
-        limits = self._limits
         report = fds[3]
         where = "inside: setns"
         try:
@@ -251,18 +254,7 @@ class Box:
             os.umask(0o022)
             for name in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and that would survive exec
                 signal.signal(name, signal.SIG_DFL)
-            mib = 1 << 20
-            for kind, value in (
-                (resource.RLIMIT_DATA, limits.memory_mb * mib),
-                # reservations without memory are cheap: virtual machines make large ones
-                (resource.RLIMIT_AS, 8 * limits.memory_mb * mib),
-                (resource.RLIMIT_FSIZE, limits.file_mb * mib),
-                (resource.RLIMIT_NPROC, limits.pids),  # counted in the sandbox's user namespace, so set inside
-                (resource.RLIMIT_NOFILE, 1024),
-                (resource.RLIMIT_CORE, 0),
-            ):
-                hard = resource.getrlimit(kind)[1]
-                value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            for kind, value in self._rlimits.items():
                 resource.setrlimit(kind, (value, value))
             linux.drop_capability_bounds()
             linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
@@ -276,15 +268,25 @@ class Box:
             os.write(report if where.startswith("inside") else 2, f"{where}: {text}\n".encode())
             os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
-    def _fork_inside(self, body: Callable[[], None]) -> asyncio.Future[int]:
-        """Fork a child whose pid namespace is the sandbox's."""
+    def _fork_inside(self, body: Callable[[], None]) -> tuple[int, asyncio.Future[int]]:
+        """Fork a child whose pid namespace is the sandbox's: (pid as seen here, exit status)."""
         try:
             linux.setns(self._pidfd, linux.CLONE_NEWPID)  # of children only
-            return self._nursery.children.fork(body)[1]
+            return self._nursery.children.fork(body)
         except OSError as error:  # ESRCH, EINVAL, ENOMEM: the namespace is dead
             raise SandboxLost(f"sandbox {self.id} is gone: {error.strerror}") from error
         finally:
             linux.setns(self._nursery.own_pids, linux.CLONE_NEWPID)
+
+    async def _ends_within_memory(self, pid: int, exited: asyncio.Future[int]) -> bool:
+        """Wait for a command's end; False as soon as the sandbox holds more memory than its limit."""
+        while True:
+            done, _ = await asyncio.wait([exited], timeout=_LOOK_S)
+            if done:
+                return True
+            inside = [pid, *linux.descendants(pid), *linux.descendants(self._init)]
+            if sum(map(linux.resident, inside)) > self._limits.memory_mb << 20:
+                return False
 
     async def _signal_all(self, number: int) -> None:
         """Signal every process of the sandbox at once, except its first: kill(-1) is atomic against forks."""
@@ -294,7 +296,7 @@ class Box:
                 os.kill(-1, number)
 
         with contextlib.suppress(SandboxLost):
-            await asyncio.shield(self._fork_inside(body))
+            await asyncio.shield(self._fork_inside(body)[1])
 
     # --------------------------------------------------------------------------------------------- files and snapshots
 
@@ -381,6 +383,22 @@ class Box:
             raise LimitExceeded("file", f"{path}: {size} bytes are more than {self._limits.file_mb} MB")
 
 
+def _rlimits(limits: Limits) -> dict[int, int]:
+    """Limits of every process inside, by RLIMIT_*; never above what this process has."""
+    mib = 1 << 20
+    wanted = {
+        resource.RLIMIT_DATA: limits.memory_mb * mib,
+        # reservations without memory are cheap, and virtual machines make large ones
+        resource.RLIMIT_AS: 8 * limits.memory_mb * mib,
+        resource.RLIMIT_FSIZE: limits.file_mb * mib,
+        resource.RLIMIT_NPROC: limits.pids,  # counted in the sandbox's user namespace, so set inside
+        resource.RLIMIT_NOFILE: 1024,
+        resource.RLIMIT_CORE: 0,
+    }
+    hard = {kind: resource.getrlimit(kind)[1] for kind in wanted}
+    return {k: v if hard[k] == resource.RLIM_INFINITY else min(v, hard[k]) for k, v in wanted.items()}
+
+
 def store_snapshot(workspace: int, store: str, name: str, max_bytes: int) -> str:
     """Pack a directory (O_PATH fd) into the store: temporary file, fsync, rename; returns its id."""
     root = linux.open_beneath(workspace, ".", os.O_RDONLY | os.O_DIRECTORY)
@@ -408,7 +426,10 @@ def _relative(path: str) -> str:
             raise ValueError("NUL")
     except ValueError:
         raise OSError(errno.EINVAL, "not a possible path") from None
-    return path.removeprefix(WORKSPACE + "/") or "."
+    relative = path.removeprefix(WORKSPACE + "/") or "."
+    if relative.startswith("/") or ".." in relative.split("/"):
+        raise PermissionError(errno.EACCES, f"{path}: not a file below {WORKSPACE}")
+    return relative
 
 
 def _refusal(error: OSError, path: str) -> OSError:

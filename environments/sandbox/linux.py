@@ -115,6 +115,15 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds (shared ones count for each); 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
 def _stat(pid: int) -> tuple[str, str]:
     """(state, parent pid) of a process; ("Z", "") if it is gone."""
     try:

@@ -36,6 +36,7 @@ from environments.sandbox.api import (
 from environments.sandbox.bwrap import find_bwrap
 
 _START_S = 60.0  # of a nursery: an interpreter start; long only on a machine that swaps
+_END_S = 10.0  # of a nursery, which ends by itself when the connection closes
 _GRACE_S = 30.0  # beyond a command's own timeout, until its nursery counts as stuck
 _ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from environments.sandbox.nursery import main; main()"
@@ -259,19 +260,25 @@ class _Link:
                     answer.set_result((row, data))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        finally:
+        finally:  # also where the event loop ends and cancels this
             self.closed = True
             self._writer.close()
             for answer in self._waiting.values():
                 if not answer.done():
                     answer.set_exception(SandboxLost("the nursery has ended"))
+            await self._bury()
+
+    async def _bury(self) -> None:
+        """Wait until the nursery, and with it every process in it, is dead."""
+        for _ in range(int(_END_S / 0.002)):
+            if self._process.poll() is not None:
+                return
+            await asyncio.sleep(0.002)
+        self._process.kill()  # its pid 1 has asked to die with it
+        self._process.wait()
 
     async def close(self) -> None:
-        """End the nursery and wait until it, and so every process in it, is dead."""
+        """End the nursery and return when it is dead."""
         self.closed = True
         self._writer.close()
-        while self._process.poll() is None:
-            await asyncio.sleep(0.002)
-        self._pump.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._pump
+        await asyncio.wait([self._pump])

@@ -62,7 +62,7 @@ class Nursery:
             isolation="namespaces",
             workspace="overlay" if self.overlay else "copy",
             network="none",
-            memory="per_process",
+            memory="watched",
             disk="hard",
         )
         writer.write(wire.pack({"hello": asdict(capabilities)}))
@@ -268,6 +268,8 @@ def main() -> None:
     All imports are at the top of the modules: once unprivileged, the interpreter's library may be out of reach.
     """
     options = json.loads(sys.argv[-1])
+    for name in ("control", "journal", "owner"):  # inherited from the worker, and by nobody else
+        os.set_inheritable(options[name], False)
     control = socket.socket(fileno=options["control"])
     try:
         program = seccomp.program()

@@ -195,8 +195,8 @@ def _there(sandbox: Sandbox | None) -> Sandbox:
 
 
 def _view(result: ExecResult) -> str:
-    if result.timed_out:
-        return "error: timeout"
+    if result.timed_out or result.out_of_memory:
+        return "error: timeout" if result.timed_out else "error: out of memory"
     text = words(result.stdout + b" " + result.stderr)
     if not result.ok:
         code = f"signal {result.signal}" if result.code is None else result.code

@@ -22,7 +22,7 @@ class Pop(Bench):
     sizes = (3, 4)
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        name, symbols = rng.choice(NAMES), self.pick(rng, level)
+        name, symbols = rng.choice(NAMES), rng.sample(NAMES, self.sizes[level - 1])
         info = {"name": name, "symbols": symbols, "times": level}
         return Draft(f"pop {name} {level} from {symbols[0]}", symbols[level], info)
 
