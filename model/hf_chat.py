@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from model.chat import Reply
+
+Messages = Sequence[Mapping[str, Any]]
+"""A conversation, with the fields of `environments.task.Message`."""
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
@@ -58,12 +61,12 @@ class HFChatTokenizer:
         )
 
     def render_prompt(
-        self, messages: Sequence[dict], tools: Sequence[dict] = (), effort: str | None = None
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]] = (), effort: str | None = None
     ) -> list[int]:
         """The generation prompt: the template on system message with effort, tools and messages."""
         return self.encode(self._render(_with_effort(messages, effort), tools, prompt=True))
 
-    def render_tool_results(self, messages: Sequence[dict]) -> list[int]:
+    def render_tool_results(self, messages: Messages) -> list[int]:
         """What follows an assistant turn that ended with `end_id`: the messages, then the next generation prompt.
 
         Raises ValueError if the template does not append.
@@ -79,7 +82,7 @@ class HFChatTokenizer:
         tail = self._render(before).rpartition(self.end_text)[2]
         return self.encode(tail + added)
 
-    def encode_assistant(self, message: dict) -> list[int]:
+    def encode_assistant(self, message: Mapping[str, Any]) -> list[int]:
         """The ids that the policy should sample for this message: from after the generation prompt to `end_id`."""
         before = [{"role": "user", "content": _SENTINEL}]
         turn = self._suffix(self._render(before, prompt=True), self._render([*before, message]))
@@ -124,7 +127,7 @@ class HFChatTokenizer:
             message["tool_calls"] = calls
         return message, problem
 
-    def _render(self, messages: Sequence[dict], tools: Sequence[dict] = (), prompt: bool = False) -> str:
+    def _render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = (), prompt: bool = False) -> str:
         try:
             return self._tokenizer.apply_chat_template(
                 [self._foreign(m) for m in messages],
@@ -135,7 +138,7 @@ class HFChatTokenizer:
         except Exception as e:  # a template raises whatever its author chose
             raise ValueError(f"the chat template of {self.path} refuses {[m['role'] for m in messages]}: {e}") from e
 
-    def _foreign(self, message: dict) -> dict:
+    def _foreign(self, message: Mapping[str, Any]) -> dict:
         """Our message as templates expect it."""
         out = {k: self._inert(v) if isinstance(v, str) and k != "role" else v for k, v in message.items()}
         if calls := message.get("tool_calls"):
@@ -175,7 +178,7 @@ def effort_text(effort: str) -> str:
     return f"Thinking effort: {effort}."
 
 
-def _with_effort(messages: Sequence[dict], effort: str | None) -> list[dict]:
+def _with_effort(messages: Messages, effort: str | None) -> list[Mapping[str, Any]]:
     """The effort joins a system message that is there already: many templates allow one, and only as the first."""
     if effort is None:
         return list(messages)
