@@ -11,6 +11,7 @@ from torch import Tensor
 
 from model import Policy
 from model.balance import balance_update, enable_balancing
+from model.dsa import enable_index_loss
 from model.logprob import token_logprobs
 from rl.demonstrations import Shard
 from rl.muon import Muon
@@ -37,12 +38,16 @@ class Pace:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Right-padded ids Long [B, T], lengths Long [B], flat positions [M] (b * T + t), and the tokens [M] after them."""
+    """Right-padded ids Long [B, T], lengths Long [B], flat positions [M] (b * T + t), and the tokens [M] after them.
+
+    `tokens`: real tokens, prompts included.
+    """
 
     ids: Tensor
     lengths: Tensor
     positions: Tensor
     targets: Tensor
+    tokens: int
 
 
 def batches(shard: Shard, micro_tokens: int, pad_id: int, device: torch.device) -> Iterator[Batch]:
@@ -62,11 +67,12 @@ def batches(shard: Shard, micro_tokens: int, pad_id: int, device: torch.device) 
         counted[:, :-1] = (inside & (shard.mask[index] > 0))[:, 1:]
         positions = np.flatnonzero(counted)
         targets = ids.reshape(-1)[positions + 1]
-        yield Batch(*(torch.from_numpy(a).to(device, non_blocking=True) for a in (ids, lengths, positions, targets)))
+        on = [torch.from_numpy(a).to(device, non_blocking=True) for a in (ids, lengths, positions, targets)]
+        yield Batch(on[0], on[1], on[2], on[3], int(lengths.sum()))
 
 
 class Imitator:
-    """Trains a policy in place: Muon for matrices, Adam for the rest, balancing, and quantised experts refreshed."""
+    """Trains a policy in place: Muon for matrices, Adam for the rest, balancing, indexers, fresh rounded experts."""
 
     def __init__(self, policy: Policy, pace: Pace, micro_tokens: int, pad_id: int) -> None:
         self.policy, self.pace, self.micro_tokens, self.pad_id = policy, pace, micro_tokens, pad_id
@@ -78,6 +84,7 @@ class Imitator:
         adam = torch.optim.Adam(rest, lr=pace.rest, betas=(0.9, 0.95), fused=self.device.type == "cuda")
         self.optimizers = [(Muon(matrices, lr=pace.matrices), pace.matrices), (adam, pace.rest)]
         enable_balancing(policy)
+        enable_index_loss(policy)
         self.tokens = 0
 
     def step(self, shard: Shard) -> Tensor:
@@ -86,11 +93,13 @@ class Imitator:
         count = int(shard.mask.sum())
         total = torch.zeros((), device=self.device)
         for batch in batches(shard, self.micro_tokens, self.pad_id, self.device):
-            hidden = self.policy(batch.ids, batch.lengths).hidden
-            logits = self.policy.logits(hidden.flatten(0, 1)[batch.positions])
+            out = self.policy(batch.ids, batch.lengths)
+            logits = self.policy.logits(out.hidden.flatten(0, 1)[batch.positions])
             loss = -token_logprobs(logits, batch.targets, 1.0)[0].sum() / count
-            loss.backward()
             total += loss.detach()
+            if out.index_loss is not None:  # a mean over the micro-batch's tokens; it moves the indexers only
+                loss = loss + out.index_loss * (batch.tokens / len(shard.ids))
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         factor = self.pace.factor(self.tokens)
         for optimizer, rate in self.optimizers:

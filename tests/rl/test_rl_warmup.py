@@ -158,9 +158,12 @@ def test_training_lowers_the_loss_and_repeats():
     assert grown(10**6, seed=1)[0] != losses[:1]
 
 
-def test_balancing_and_rounded_experts_follow_the_steps():
+def test_balancing_indexers_and_rounded_experts_follow_the_steps():
     policy = build_policy("k3", "tiny")
+    before = {n: t.clone() for n, t in policy.named_weights() if "indexer" in n}
     Imitator(policy, Pace(10**5), 10**6, TOK.pad_id).step(small_shard())
+    after = dict(policy.named_weights())
+    assert before and not any(torch.equal(t, after[n]) for n, t in before.items() if "bias" not in n)
     assert all(r.e_score_correction_bias.abs().sum() > 0 for r in policy.routers())
     policy(torch.zeros(2, 12, dtype=torch.long), torch.tensor([12, 9]))  # raises if the rounded experts are stale
 
