@@ -66,18 +66,6 @@ def nearest(key: str, known: Iterable[str]) -> str:
     return max(known, key=likeness)
 
 
-def unknown_keys(node: Any, cls: type = Config, prefix: str = "") -> list[str]:
-    """Dotted keys of a composed mapping that the schema does not have; the keys of free dictionaries are not judged."""
-    hints = get_type_hints(cls)
-    found = []
-    for key in node:
-        if key not in hints:
-            found.append(prefix + str(key))
-        elif dataclasses.is_dataclass(hints[key]) and hasattr(node[key], "keys"):
-            found += unknown_keys(node[key], hints[key], f"{prefix}{key}.")
-    return found
-
-
 def compose(overrides: list[str]) -> Config:
     """The configuration of one run; raises UserError for anything that is not exactly understood."""
     words = [_check(override) for override in _parse(overrides)]
@@ -94,7 +82,6 @@ def compose(overrides: list[str]) -> Config:
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3", job_name="jointrl"):
             composed = hydra_compose("config", overrides=words)
-        _reject(unknown_keys(composed))
         return _object(OmegaConf.merge(OmegaConf.structured(Config), composed))
     except (HydraException, OmegaConfBaseException) as error:
         raise _user_error(error) from None
@@ -129,7 +116,6 @@ def load(path: Path) -> Config:
     if not path.is_file():
         raise UserError(f"{path} does not exist: name a run that `jointrl runs` lists")
     stored = OmegaConf.load(path)
-    _reject(unknown_keys(stored))
     try:
         return _object(OmegaConf.merge(OmegaConf.structured(Config), stored))
     except OmegaConfBaseException as error:
@@ -166,7 +152,7 @@ def _parse(words: list[str]) -> list[Any]:
         # A section and a key inside it count as the same: which of them holds would depend on their order.
         inside = [] if key in groups() else [k for k in keys if k.startswith(f"{key}.")]
         if keys.count(key) > 1 or inside:
-            given = ", ".join(o.input_line for o in parsed if o.key_or_group in (key, *inside))
+            given = ", ".join(str(o.input_line) for o in parsed if o.key_or_group in (key, *inside))
             raise UserError(f"{key} is given more than once ({given}): give it once")
     return parsed
 
@@ -189,11 +175,6 @@ def _check(override: Any) -> str:
     if key not in schema_keys() and key.rpartition(".")[0] not in _FREE:
         raise _unknown(key)
     return f"++{key}={value}"
-
-
-def _reject(unknown: list[str]) -> None:
-    if unknown:
-        raise _unknown(unknown[0])
 
 
 def _unknown(key: str) -> UserError:

@@ -95,7 +95,9 @@ def test_files_are_as_strict_as_words(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "learner" / "odd.yaml").write_text("lerning_rate: 1\n")
     (tmp_path / "learner" / "fine.yaml").write_text("lr: 1e-6\n")
     monkeypatch.setattr(module, "CONFIG_DIR", tmp_path)
+    (tmp_path / "experiment" / "odd.yaml").write_text("# @package _global_\nstpes: 5\n")
     assert "unknown key learner.lerning_rate" in refusal("learner=odd")
+    assert "unknown key stpes: did you mean steps?" in refusal("+experiment=odd")
     assert compose(["learner=fine"]).learner.lr == 1e-6
 
 

@@ -315,6 +315,7 @@ def test_the_interval_covers_the_truth(seed: int = 0) -> None:
         held += abs(sum(differences) / (len(differences) + 2) - 0.2) <= half
     assert held >= 930
     assert report.paired_half_width([0.0] * 8) > 0.1, "eight ties prove little"
+    assert report.paired_half_width([1.0, 0.0, 0.0, 0.0]) == pytest.approx(1.96 * ((2 / 6 - 1 / 36) / 6) ** 0.5)
 
 
 def test_the_mean_over_environments_counts_each_the_same() -> None:
