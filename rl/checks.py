@@ -40,7 +40,7 @@ _BOUNDS: dict[tuple[str, int], str] = {
     "evaluation.tasks evaluation.during_tasks logging.checkpoint_every logging.keep_checkpoints",
     (">=", 2): "algorithm.group_size rollout.min_group",
     ("<=", 1): "algorithm.clip_low learner.beta1 learner.beta2",
-    ("<=", 3): "learner.zero_stage",
+    ("<=", 2): "learner.zero_stage",
     (">", 0): "algorithm.temperature algorithm.clip_low algorithm.tis_cap learner.lr learner.clip_grad_norm "
     "learner.max_step_kl learner.timeout_s engine.request_timeout_s rollout.group_timeout_s sandbox.lifetime_s "
     "effort.low.tau effort.medium.tau effort.high.tau effort.max.tau",
@@ -145,6 +145,13 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             "experts",
             f"{what} must divide {where}: use {' or '.join(str(v) for v in legal)}",
             f"{what} divides {where}",
+        ),
+        either(
+            learner.optimizer == "muon" and learner.zero_stage != 0,
+            Verdict.FAIL,
+            "optimizer",
+            "learner.optimizer=muon orthogonalises whole matrices, which ZeRO would cut: set learner.zero_stage=0",
+            f"{learner.optimizer} with ZeRO-{learner.zero_stage}",
         ),
         either(
             learner.router_replay and not engine.record_routes,

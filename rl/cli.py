@@ -199,13 +199,13 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace) -> int:
     folder = Path(__file__).resolve().parent.parent / "benchmarks"
-    known = sorted(f.stem for f in folder.glob("*.py"))
+    known = sorted(f.stem for f in folder.glob("[!_]*.py"))
     if args.name is None:
         print("\n".join(known))
         return 0
     if args.name not in known:
         raise UserError(f"no benchmark {args.name!r}: there are {', '.join(known) or 'none'}")
-    return subprocess.run([sys.executable, str(folder / f"{args.name}.py"), *args.rest], cwd=folder.parent).returncode
+    return subprocess.run([sys.executable, "-m", f"benchmarks.{args.name}", *args.rest], cwd=folder.parent).returncode
 
 
 if __name__ == "__main__":
