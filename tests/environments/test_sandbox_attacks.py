@@ -83,6 +83,8 @@ def test_no_privilege_can_be_gained(place: Place, sandbox: Sandbox) -> None:
     status = place.text(sandbox, "cat /proc/self/status /proc/1/status")
     for line in ("CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
         assert status.count(line) == 2, line
+    limits = place.text(sandbox, "grep -h 'Max processes' /proc/self/limits /proc/1/limits").split()
+    assert limits.count(str(LIMITS.pids)) == 4, limits
     for command in ("su -c id", "unshare -U true", "unshare -n true", "mount -t tmpfs x /tmp", "mknod d c 1 3"):
         result = place.run(sandbox, command)
         assert not result.ok and b"uid=0" not in result.stdout, (command, result)
