@@ -131,7 +131,8 @@ async def check_async(
     """Try every law on `rows` tasks of each level, alternating the splits.
 
     `hostile`: how many of HOSTILE are tried on each row besides hedges and echoes (all by default, 4 with a sandbox,
-    where each costs an episode). Without a factory the laws that need episodes are skipped for an environment that needs a sandbox.
+    where each costs an episode). Without a factory the laws that need episodes are skipped for an environment that
+    needs a sandbox.
     """
     report = CheckReport(env.id)
     _declared(env, report.findings["declared"])

@@ -1,4 +1,4 @@
-"""Law (C1, C2): under the default reward efforts learn different lengths within their budgets; under `none` they do not.
+"""Law (C1, C2): the default reward teaches efforts different lengths within their budgets; the outcome alone does not.
 
 The policy is a softmax over answer lengths, one row an effort over shared logits, trained by policy gradient on tasks
 whose right answers need length. A language model adds everything else; without this it has no reason to separate.
