@@ -104,6 +104,8 @@ def test_partial_scores_and_lenient_scorers_count_for_nothing() -> None:
     one, *rest = [int(n.replace(" ", "")) for n in task.answer.split(",")]
     near = " , ".join(" ".join(str(n)) for n in (one + 1, *rest))
     assert grade(task, near).reward == 0.0, "the package's scorer lets each number be off by one"
+    composite = first("prime_factorization", answer=r"2 x 2 x .*")
+    assert grade(composite, composite.answer.replace("2 x 2", "4", 1)).reward == 0.0, "scored 0 < s < 1 by the package"
     word = first("spell_backward", answer=r". . . .")
     assert grade(word, word.answer[:-1] + "z").status is GradeStatus.WRONG
 

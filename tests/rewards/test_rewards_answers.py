@@ -64,6 +64,7 @@ def test_tool_output_is_not_the_answer() -> None:
         {"role": "tool", "content": "5", "tool_call_id": "a", "name": "calc"},
     ]
     assert last_reply(said) == "7"
+    assert last_reply([*said, {"role": "assistant", "content": "6"}]) == "6"
     assert grade_answer(said, "5").reward == 0.0
     assert grade_answer([{"role": "tool", "content": "5"}], "5").status is GradeStatus.UNPARSED
 
