@@ -10,7 +10,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rewards.efforts import Effort
+from rl import algorithms
 from rl.config import Config
+from rl.errors import UserError
+from rl.learner.initial import start_files
 from rl.policy_size import PolicySize
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -20,9 +23,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.quant.scale_rule": ("even", "floor"),
     "engine.kind": ("native", "vllm"),
     "effort.kind": ("budget", "price", "none"),
-    "algorithm.advantage": ("length_weighted", "grpo", "dr_grpo", "rloo", "reinforce_pp"),
-    "algorithm.loss": ("two_sided", "ppo_clip", "dapo", "gspo", "cispo"),
-    "algorithm.correction": ("none", "tis", "icepop", "sequence_mask"),
     "learner.optimizer": ("adamw", "muon"),
     "sandbox.backend": ("bwrap",),
     "logging.wandb.mode": ("offline", "online", "disabled"),
@@ -35,15 +35,15 @@ _BOUNDS: dict[tuple[str, int], str] = {
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
-    "rollout.episodes_per_worker algorithm.groups_per_step algorithm.max_sampling_rounds algorithm.clip_high "
+    "rollout.episodes_per_worker algorithm.groups_per_step algorithm.max_sampling_rounds "
     "learner.ranks learner.expert_parallel learner.micro_tokens learner.threads sandbox.max_live sandbox.memory_mb "
     "evaluation.tasks evaluation.during_tasks logging.checkpoint_every logging.keep_checkpoints",
     (">=", 2): "algorithm.group_size rollout.min_group",
-    ("<=", 1): "algorithm.clip_low learner.beta1 learner.beta2",
+    ("<=", 1): "learner.beta1 learner.beta2",
     ("<=", 2): "learner.zero_stage",
-    (">", 0): "algorithm.temperature algorithm.clip_low algorithm.tis_cap learner.lr learner.clip_grad_norm "
-    "learner.max_step_kl learner.timeout_s engine.request_timeout_s rollout.group_timeout_s sandbox.lifetime_s "
-    "effort.low.tau effort.medium.tau effort.high.tau effort.max.tau",
+    (">", 0): "algorithm.temperature algorithm.clip_low algorithm.clip_high algorithm.tis_cap learner.lr "
+    "learner.clip_grad_norm learner.max_step_kl learner.timeout_s engine.request_timeout_s rollout.group_timeout_s "
+    "sandbox.lifetime_s effort.low.tau effort.medium.tau effort.high.tau effort.max.tau",
 }
 _REASONS = {
     "algorithm.temperature": " (greedy sampling has no log-probabilities to train on; evaluation is greedy by itself)",
@@ -125,6 +125,7 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
     what = f"learner.expert_parallel={learner.expert_parallel}"
     where = f"learner.ranks={learner.ranks} and {size.experts} experts"
     return [
+        check_start(config),
         either(
             engine.kind != needed,
             Verdict.FAIL,
@@ -175,6 +176,23 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             f"engine.max_context={engine.max_context} of the policy's {size.context}",
         ),
     ]
+
+
+def check_start(config: Config) -> Check:
+    """Whether the weights that the run starts from are there."""
+    try:
+        files = start_files(config)
+    except UserError as error:
+        return Check(Verdict.FAIL, "start", str(error))
+    return Check(Verdict.PASS, "start", ", ".join(str(f) for f in files) or f"policy.init={config.policy.init}")
+
+
+def check_algorithm(config: Config) -> list[Check]:
+    """What the algorithms themselves say about their settings."""
+    wrong = algorithms.check(config.algorithm)
+    fine = f"{config.algorithm.advantage} advantages, {config.algorithm.loss} loss"
+    failed = [Check(Verdict.FAIL, "algorithm", text) for text in wrong]
+    return failed or [Check(Verdict.PASS, "algorithm", fine)]
 
 
 def check_batch(config: Config) -> list[Check]:

@@ -9,7 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rl.checks import Check, Verdict, check_batch, check_efforts, check_environments, check_policy, check_values
+from rl.checks import (
+    Check,
+    Verdict,
+    check_algorithm,
+    check_batch,
+    check_efforts,
+    check_environments,
+    check_policy,
+    check_values,
+)
 from rl.compose import difference, dump
 from rl.config import Config
 from rl.policy_size import PolicySize, policy_size
@@ -34,12 +43,13 @@ with 8,192 tokens, 65 to 79 for `small` with 512 and 2,048)."""
 
 @dataclass(frozen=True)
 class Process:
-    """One kind of process: how many, CPU threads and bytes of each."""
+    """One kind of process: how many; CPU threads, bytes of memory and bytes on a GPU of each."""
 
     name: str
     count: int
     threads: int
     memory: int
+    gpu: int
     does: str
 
 
@@ -70,8 +80,12 @@ class Plan:
             "Changed from the defaults": table(["key", "default", "now"], changes) if changes else "nothing",
         }
         if self.processes:
-            rows = [[p.name, str(p.count), str(p.threads), gigabytes(p.memory), p.does] for p in self.processes]
-            parts["Processes"] = table(["process", "count", "threads each", "memory each", "does"], rows)
+            rows = [
+                [p.name, str(p.count), str(p.threads), gigabytes(p.memory), gigabytes(p.gpu) if p.gpu else "-", p.does]
+                for p in self.processes
+            ]
+            head = ["process", "count", "threads each", "memory each", "GPU each", "does"]
+            parts["Processes"] = table(head, rows)
             parts["Arithmetic"] = "\n".join(f"{name:<12} {text}" for name, text in self.arithmetic)
         parts["Checks"] = "\n".join(f"{c.verdict}  {c.about}: {c.text}" for c in self.checks)
         return "\n\n".join(f"== {head}\n{text}" for head, text in parts.items())
@@ -86,14 +100,16 @@ def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
         checks.append(Check(Verdict.FAIL, "policy", str(error)))
     if not all(c.verdict == Verdict.PASS for c in checks):  # numbers that follow from wrong values mean nothing
         return Plan(config, [], [], [c for c in checks if c.verdict == Verdict.FAIL])
-    checks += [*check_policy(config, size), *check_batch(config), *check_efforts(config), *check_environments(config)]
-    processes = _processes(config, size)
+    checks += [*check_policy(config, size), *check_algorithm(config), *check_batch(config)]
+    checks += [*check_efforts(config), *check_environments(config)]
+    processes = _processes(config, size, gpus)
     checks += _fits(config, size, processes, cores, memory, gpus)
     order = list(Verdict)
     return Plan(config, processes, _arithmetic(config, size), sorted(checks, key=lambda c: order.index(c.verdict)))
 
 
-def _processes(config: Config, size: PolicySize) -> list[Process]:
+def _processes(config: Config, size: PolicySize, gpus: int) -> list[Process]:
+    """Learners take a GPU each where there is one for every rank, engines share what is visible; else all is CPU."""
     learner, engine, worker = config.learner, config.engine, config.rollout
     own_routed = size.routed // learner.expert_parallel
     trained = size.parameters - size.routed + own_routed
@@ -108,23 +124,27 @@ def _processes(config: Config, size: PolicySize) -> list[Process]:
     experts = (
         f"{size.experts // learner.expert_parallel} of {size.experts} experts" if size.experts else "a dense model"
     )
+    trains, generates = round(copies + quantised + kept), round(weights + state)
+    on_gpu = gpus >= learner.ranks
     return [
-        Process("driver", 1, 1, DRIVER + RAY, "the loop, the log, Ray"),
+        Process("driver", 1, 1, DRIVER + RAY, 0, "the loop, the log, Ray"),
         Process(
             "learner",
             learner.ranks,
             learner.threads,
-            round(LEARNER + copies + quantised + kept),
+            LEARNER + (0 if on_gpu else trains),
+            trains if on_gpu else 0,
             f"DeepSpeed ZeRO-{learner.zero_stage}, {learner.optimizer}, {experts} on each rank",
         ),
         Process(
             "engine",
             engine.replicas,
             engine.threads,
-            round(base + weights + state),
+            base + (0 if gpus else generates),
+            generates if gpus else 0,
             f"{engine.kind}, up to {engine.max_batch} sequences of {engine.max_context} tokens",
         ),
-        Process("worker", worker.workers, 1, WORKER, f"up to {worker.episodes_per_worker} episodes at once"),
+        Process("worker", worker.workers, 1, WORKER, 0, f"up to {worker.episodes_per_worker} episodes at once"),
     ]
 
 
@@ -183,6 +203,6 @@ def _fits(
             checks.append(Check(Verdict.WARN, "cores", f"{key} = {busy} on {cores} cores: lower it to {cores} or less"))
         else:
             checks.append(Check(Verdict.PASS, "cores", f"{busy} of {cores} cores for {name}s"))
-    if gpus:
-        checks.append(Check(Verdict.PASS, "gpus", f"{gpus} visible"))
+    used = max(config.learner.ranks if by_name["learner"].gpu else 0, min(gpus, config.engine.replicas))
+    checks.append(Check(Verdict.PASS, "gpus", f"{used} of {gpus} used" if gpus else "none: everything is on the CPU"))
     return checks

@@ -39,6 +39,7 @@ def test_the_order_of_composition_is_explicit(file: Path) -> None:
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_composes_and_passes_the_plan(group: str, option: str, tmp_path: Path) -> None:
     extra = {"vllm": ["model=hf"], "hf": ["engine=vllm"], "small": ["learner.micro_tokens=1024"]}.get(option, [])
+    extra = [*extra, "policy.init=scratch"]  # only the start of `tiny` is committed; test_rl_plan.py looks for it
     if option in ("vllm", "hf"):
         (tmp_path / "config.json").write_text(
             '{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320, '

@@ -26,6 +26,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def start(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start for the default run; what is in it does not matter here."""
+    folder = tmp_path_factory.mktemp("assets")
+    (folder / "tiny.safetensors").touch()
+    monkeypatch.setattr("rl.learner.initial.ASSETS", folder)
+
+
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Stands in for the loop; returns what it was asked to do."""

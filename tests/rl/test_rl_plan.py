@@ -20,7 +20,8 @@ GB = 10**9
 
 
 def planned(*overrides: str, cores: int = 2, memory: int = 24 * GB, gpus: int = 0) -> Plan:
-    return plan(compose(list(overrides)), cores, memory, gpus)
+    start = [] if any(word.startswith(("model=", "policy.init")) for word in overrides) else ["policy.init=scratch"]
+    return plan(compose([*overrides, *start]), cores, memory, gpus)
 
 
 def only_failure(*overrides: str, **machine: int) -> str:
@@ -30,7 +31,7 @@ def only_failure(*overrides: str, **machine: int) -> str:
 
 
 def test_the_default_run_fits_two_cores_and_eight_gigabytes() -> None:
-    default = planned(memory=8 * GB)
+    default = plan(compose([]), 2, 8 * GB, 0)
     assert default.ok and not [c for c in default.checks if c.verdict != Verdict.PASS]
     assert {(p.name, p.count) for p in default.processes} == {
         ("driver", 1),
@@ -65,7 +66,7 @@ def test_experts_are_divided_only_by_what_divides_ranks_and_experts() -> None:
         (["steps=0"], "steps"),
         (["run.name='../x'"], "run.name"),
         (["run.name='12:30'"], "run.name"),
-        (["algorithm.loss=ppo"], "algorithm.loss"),
+        (["algorithm.loss=ppo"], "algorithm"),
         (["envs.levels=[]"], "envs.levels"),
         (["learner.zero_stage=3"], "learner.zero_stage"),
         (["learner.optimizer=muon"], "optimizer"),
@@ -80,7 +81,10 @@ def test_experts_are_divided_only_by_what_divides_ranks_and_experts() -> None:
         (["envs.names=[primer/no_such]"], "environments"),
         (["envs.weights={primer/no_such: 2}"], "environments"),
         (["evaluation.tasks=10", "evaluation.during_tasks=11"], "evaluation"),
-        (["model=k31_pro", "engine.max_context=512"], "memory"),
+        (["model=k31_pro", "policy.init=scratch"], "memory"),
+        (["model=k31_pro"], "start"),
+        (["policy.init=/no/such/folder"], "start"),
+        (["algorithm.clip_low=1.5"], "algorithm"),
     ],
 )
 def test_what_cannot_work_fails_and_says_where(words: list[str], key: str) -> None:
@@ -113,10 +117,17 @@ def test_every_listed_key_exists_and_is_judged() -> None:
     assert check_values(Config())[0].verdict == Verdict.PASS
 
 
-def test_words_are_those_that_the_code_knows() -> None:
-    algorithms = pytest.importorskip("rl.algorithms")
-    assert set(checks.CHOICES["algorithm.advantage"]) == set(algorithms.ADVANTAGES)
-    assert set(checks.CHOICES["algorithm.loss"]) == set(algorithms.LOSSES)
+def test_the_batch_to_lower_is_named_where_it_is_the_trouble() -> None:
+    assert "lower learner.micro_tokens=8192" in only_failure("model=small", "policy.init=scratch")
+    assert planned("model=small", "policy.init=scratch", "learner.micro_tokens=1024").ok
+
+
+def test_what_is_on_a_gpu_takes_no_memory_of_the_machine() -> None:
+    words = ("model=small", "policy.init=scratch")
+    two, one = planned(*words, gpus=2, cores=8), planned(*words, gpus=1, cores=8)
+    assert two.ok and [bool(p.gpu) for p in two.processes] == [False, True, True, False]
+    assert not one.ok and [bool(p.gpu) for p in one.processes] == [False, False, True, False]
+    assert "2 of 2 used" in two.render()
 
 
 def test_a_hugging_face_folder_is_measured(tmp_path: Path) -> None:
@@ -148,7 +159,7 @@ def test_a_plan_changes_nothing_and_starts_nothing(tmp_path: Path) -> None:
     before = dataclasses.asdict(config)
     plan(config, 2, 8 * GB, 0)
     assert dataclasses.asdict(config) == before
-    script = "import sys\nfrom rl.cli import main\nmain(['plan'])\nassert not {'torch', 'ray'} & set(sys.modules)\n"
+    script = "import sys\nfrom rl.cli import main\nmain(['plan', 'policy.init=scratch'])\nassert not {'torch', 'ray'} & set(sys.modules)\n"
     root = Path(checks.__file__).parent.parent
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{script}"], cwd=tmp_path
