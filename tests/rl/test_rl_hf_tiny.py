@@ -27,7 +27,8 @@ def test_three_steps_update_the_engine_in_place_and_stay_on_policy(tmp_path: Pat
     assert [s["step"] for s in steps] == [0, 1, 2] and [s["sync/version"] for s in steps] == [1, 2, 3]
     for s in steps:
         assert s["learner/tokens"] > 0 and s["learner/grad_norm"] > 0, "the step trained nothing"
-        assert s["learner/logp_diff_max"] <= 1e-5, "engine and learner disagree on the same weights"
+        # float32 rounding of two implementations gave up to 1.3e-5 in 12 steps; weights one version old give 0.1.
+        assert s["learner/logp_diff_max"] <= 3e-5, "engine and learner disagree on the same weights"
         assert abs(s["learner/ratio_mean"] - 1) <= 1e-6
     rows = [json.loads(line) for f in sorted((run / "rollouts").glob("*")) for line in f.read_text().splitlines()]
     assert {tuple(r["versions"]) for r in rows} == {(0, 0), (1, 1), (2, 2)}, (
