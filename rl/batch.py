@@ -188,6 +188,8 @@ def build_batch(
     out with its tokens, so that it does not dilute the denominator. Raises ValueError for advantages that do not fit
     their group or are not finite, and for a sampled first token or a temperature that is not positive.
     """
+    if whitened and scale is not None:
+        raise ValueError("advantages are normalised once: over the batch (whitened) or per environment (scale)")
     if len(groups) != len(advantages):
         raise ValueError(f"{len(groups)} groups but {len(advantages)} arrays of advantages")
     values = [np.asarray(a, dtype=np.float64) for a in advantages]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -48,6 +49,8 @@ class Rendezvous:
         import deepspeed.ops
         from deepspeed.utils import logger
 
+        # DeepSpeed 0.19 calls collectives by names that torch 2.13 deprecates, in every step.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         # Its build takes a minute, and a killed build leaves a lock that hangs every later run (gloo serves as well).
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         logger.setLevel("WARNING")

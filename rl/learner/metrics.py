@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rl.algorithms.loss.streams import LossResult
+from rl.batch import MicroBatch
 from rl.learner.distributed import max_over_ranks, sum_over_ranks
 
 SUMS = ("loss", "entropy", "ratio", "clip_low", "clip_high", "kl", "logp_diff", "correction", "tokens")
@@ -14,6 +16,10 @@ PEAKS = ("ratio", "logp_diff", "correction")
 """Maxima over tokens."""
 PER_ENV = ("entropy", "kl", "logp_diff", "tokens")
 """Also summed by environment."""
+
+
+COUNTS = ("micro_batches", "micro_batches_idle", "routed", "routed_live")
+"""Micro-batches that train something, and dummies; tokens whose routing matters, and those without a recorded route."""
 
 
 class StepMetrics:
@@ -27,8 +33,7 @@ class StepMetrics:
         self.env_peak = torch.zeros(len(environments), dtype=torch.float64)
         self.load = None if moe_shape is None else torch.zeros(moe_shape, dtype=torch.float64)
         """Tokens of every expert [MoE layers, experts]; None for a dense policy."""
-        self.micro_batches = torch.zeros(2, dtype=torch.float64)
-        """Micro-batches that train something, and dummies."""
+        self.counts = torch.zeros(len(COUNTS), dtype=torch.float64)
 
     def add_tokens(
         self, result: LossResult, current: Tensor, behaviour: Tensor, entropy: Tensor, correction: Tensor, mask: Tensor
@@ -58,6 +63,14 @@ class StepMetrics:
         self.env_sums.index_add_(0, environment, rows)
         self.env_peak.scatter_reduce_(0, environment, values["logp_diff"].amax(1), "amax")
 
+    def add_micro_batch(self, batch: MicroBatch) -> None:
+        """Count a micro-batch, and its tokens without a recorded route (the last of a row routes nothing further)."""
+        self.counts[int(batch.dummy)] += 1
+        if self.load is not None and not batch.dummy:
+            real = np.arange(batch.input_ids.shape[1]) < batch.lengths[:, None] - 1
+            live = real.sum() if batch.routes is None else (batch.routes[real] < 0).any((1, 2)).sum()
+            self.counts[2:] += torch.tensor([float(real.sum()), float(live)], dtype=torch.float64)
+
     def add_routes(self, routes: Tensor | None, lengths: Tensor) -> None:
         """Count experts of real tokens: routes Long [B, T, L, K], lengths Long [B]."""
         if routes is None or self.load is None:
@@ -70,14 +83,17 @@ class StepMetrics:
 
     def reduce(self) -> dict[str, float]:
         """Over all ranks: the same dict on every one."""
-        parts = [self.sums, self.env_sums, self.micro_batches] + ([] if self.load is None else [self.load])
+        parts = [self.sums, self.env_sums, self.counts] + ([] if self.load is None else [self.load])
         total = sum_over_ranks(torch.cat([p.flatten() for p in parts]))
         parts = [t.view(p.shape) for t, p in zip(total.split([p.numel() for p in parts]), parts, strict=True)]
         peaks = max_over_ranks(torch.cat([self.peaks, self.env_peak])).tolist()
         sums = dict(zip(SUMS, parts[0].tolist(), strict=True))
         tokens = max(1.0, sums["tokens"])
         out = {"loss": sums["loss"] / tokens, "tokens": sums["tokens"]}
-        out |= {"micro_batches": float(parts[2][0]), "micro_batches_idle": float(parts[2][1])}
+        counts = dict(zip(COUNTS, parts[2].tolist(), strict=True))
+        out |= {k: counts[k] for k in COUNTS[:2]}
+        if self.load is not None:
+            out["routes_live"] = counts["routed_live"] / max(1.0, counts["routed"])
         out |= {f"{k}_mean": sums[k] / tokens for k in ("ratio", "logp_diff", "correction")}
         out |= {k: sums[k] / tokens for k in ("entropy", "clip_low", "clip_high", "kl")}
         out |= {f"{k}_max": peaks[i] for i, k in enumerate(PEAKS)}

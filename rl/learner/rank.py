@@ -123,7 +123,7 @@ class LearnerRank:
         # Only balancing looks at the mode: it counts the tokens that train, not those of dummies.
         self.policy.train(self.config.learner.balance and not batch.dummy)
         scored = score(self.engine, batch, self.config.learner.router_replay, self.device)
-        metrics.micro_batches[int(batch.dummy)] += 1
+        metrics.add_micro_batch(batch)
         if batch.dummy:
             return scored.logprob.sum() * 0.0
         result, correction = self._algorithm(batch, scored)

@@ -1,6 +1,6 @@
-"""Starts a few gloo processes for learner tests, gives each the same function to run, and collects what they return.
+"""Starts a few gloo processes for learner tests, runs the same functions in each, and collects what they return.
 
-Run as a script it is one of those processes: `learner_processes.py MODULE_FILE FUNCTION RANK RANKS FOLDER`.
+Run as a script it is one of those processes: `learner_processes.py MODULE_FILE FUNCTIONS RANK RANKS FOLDER`.
 """
 
 from __future__ import annotations
@@ -12,48 +12,54 @@ import subprocess
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def launch(file: str, function: str, ranks: int, folder: Path, timeout_s: float = 120) -> list[dict[str, Any]]:
-    """Run `function(rank, meeting, folder)` of `file` in `ranks` processes; returns what each returned.
+@dataclass
+class Outcome:
+    """What became of the processes: exit codes (None: had to be killed) and the end of what each printed."""
 
-    Raises RuntimeError with every rank's error if one fails, or with what they printed if they are late; all are ended.
+    folder: Path
+    codes: list[int | None]
+    logs: list[str]
+
+    def results(self, function: str) -> list[Any]:
+        """What `function` returned on every rank; raises RuntimeError with the logs if it did not on all of them."""
+        files = [self.folder / f"{function}_{rank}" for rank in range(len(self.codes))]
+        if not all(f.exists() for f in files):
+            tails = "\n".join(f"--- rank {r}\n{log[-2000:]}" for r, log in enumerate(self.logs))
+            raise RuntimeError(f"{function} did not end; exit codes {self.codes}\n{tails}")
+        return [pickle.loads(f.read_bytes()) for f in files]
+
+
+def launch(file: str, functions: str, ranks: int, folder: Path, timeout_s: float = 300) -> Outcome:
+    """Run `function(rank, meeting, folder)` for every comma-separated function of `file` in `ranks` processes.
+
+    Once one process has failed, the others have 30 s to follow it; then they are killed.
     """
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     folder.mkdir(parents=True, exist_ok=True)
-    logs = [open(folder / f"log_{r}", "w") for r in range(ranks)]  # noqa: SIM115 (closed below)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, file, function, str(r), str(ranks), str(folder)],
-            cwd=ROOT,
-            env=env,
-            stdout=logs[r],
-            stderr=subprocess.STDOUT,
-        )
-        for r in range(ranks)
-    ]
-    deadline = time.monotonic() + timeout_s
-    try:
-        while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
-            if any(p.poll() not in (None, 0) for p in processes):
-                deadline = min(deadline, time.monotonic() + 30)  # the others must follow a failed one within 30 s
-            time.sleep(0.05)
-        codes = [p.poll() for p in processes]
-    finally:
-        for p in processes:
-            if p.poll() is None:
-                p.kill()
-                p.wait()
-        for log in logs:
-            log.close()
-    if any(c != 0 for c in codes):
-        tails = "\n".join(f"--- rank {r}\n{(folder / f'log_{r}').read_text()[-1500:]}" for r in range(ranks))
-        raise RuntimeError(f"exit codes {codes} (None: late)\n{tails}")
-    return [pickle.loads((folder / f"result_{r}").read_bytes()) for r in range(ranks)]
+    logs = [folder / f"log_{r}" for r in range(ranks)]
+    processes = []
+    for r, log in enumerate(logs):
+        command = [sys.executable, __file__, file, functions, str(r), str(ranks), str(folder)]
+        with log.open("w") as out:
+            processes.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT))
+    deadline, failed = time.monotonic() + timeout_s, False
+    while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
+        if not failed and any(p.poll() not in (None, 0) for p in processes):
+            deadline, failed = min(deadline, time.monotonic() + 30), True
+        time.sleep(0.05)
+    codes = [p.poll() for p in processes]
+    for p in processes:
+        if p.poll() is None:
+            p.kill()
+            p.wait()
+    return Outcome(folder, codes, [log.read_text() for log in logs])
 
 
 def meet(rank: int, ranks: int, folder: Path) -> Any:
@@ -73,7 +79,7 @@ def meet(rank: int, ranks: int, folder: Path) -> Any:
 
 
 def _main() -> None:
-    path, function, rank, ranks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    path, functions, rank, ranks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     folder = Path(sys.argv[5])
     import torch
 
@@ -84,8 +90,9 @@ def _main() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     meeting = meet(rank, ranks, folder)
-    result = getattr(module, function)(rank, meeting, folder)
-    (folder / f"result_{rank}").write_bytes(pickle.dumps(result))
+    for function in functions.split(","):
+        result = getattr(module, function)(rank, meeting, folder)
+        (folder / f"{function}_{rank}").write_bytes(pickle.dumps(result))
     meeting.leave()
 
 

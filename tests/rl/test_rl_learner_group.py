@@ -1,0 +1,125 @@
+"""Laws of the group of learner actors: one call, one answer; a failure, a death or a missed deadline names the rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture(scope="module")
+def group():
+    import learner_cases as cases
+
+    from rl.learner.group import LearnerGroup
+
+    made = LearnerGroup(cases.config(learner__lr=1e-3, learner__timeout_s=60.0))
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def started(group):
+    return group.wait()
+
+
+def test_a_step_changes_the_weights_and_they_are_exported_with_a_manifest(group, started, tmp_path: Path):
+    import learner_cases as cases
+    import ray
+
+    from rollout.engine.weights import verify
+
+    assert [r["rank"] for r in started] == [0, 1]
+    names = {n: tuple(t.shape) for n, t in cases.policy(cases.config()).named_weights()}
+
+    def pushed(version: int) -> dict[str, np.ndarray]:
+        manifest, buckets = group.export(version)
+        assert manifest.version == version
+        arrays: dict[str, np.ndarray] = {}
+        for bucket in buckets:
+            arrays |= ray.get(bucket, timeout=30)
+        verify(manifest, arrays, names)  # every name once, with its shape and checksum
+        return arrays
+
+    before, batch = pushed(0), cases.batch()
+    metrics = group.train(batch, 0)
+    after = pushed(1)
+    assert any(not np.array_equal(before[n], after[n]) for n in names if ".experts.7." in n)
+    assert metrics["learner/tokens"] == batch.tokens and metrics["learner/grad_norm"] > 0
+    group.save(tmp_path)
+    scored = group.score(batch)
+    assert scored.keys() == {r.id for r in batch.rows}
+    assert all(len(scored[r.id]) == len(r) for r in batch.rows)
+    loss = group.train(batch, 1)["learner/loss"]
+    group.load(tmp_path)
+    assert group.train(batch, 1)["learner/loss"] == pytest.approx(loss, abs=1e-6)
+    group.load_weights(before)
+    assert all(np.array_equal(a, before[n]) for n, a in pushed(2).items())
+
+
+def test_a_killed_rank_is_named_and_the_others_do_not_wait_for_it(group, started):
+    import learner_cases as cases
+
+    from rl.learner.group import LearnerError
+
+    os.kill(started[1]["pid"], signal.SIGKILL)
+    with pytest.raises(LearnerError, match="rank 1 died"):
+        group.train(cases.batch(), 2)
+    assert not group.actors
+    with pytest.raises(LearnerError, match="shut down"):
+        group.train(cases.batch(), 3)
+
+
+def _bare():
+    from rl.learner.group import LearnerGroup
+
+    made = LearnerGroup.__new__(LearnerGroup)
+    made.actors = []
+    return made
+
+
+def test_the_first_cause_is_reported_not_its_echo():
+    import ray
+
+    from rl.learner.group import LearnerError
+
+    @ray.remote(num_cpus=0, max_retries=0)
+    def work(rank: int) -> int:
+        if rank == 2:
+            time.sleep(0.5)
+            raise ValueError("the cause")
+        raise RuntimeError("gloo: Connection closed by peer")
+
+    with pytest.raises(LearnerError, match=r"rank 2 failed in step[\s\S]*the cause"):
+        _bare()._gather([work.remote(r) for r in range(3)], "step", 30)
+
+
+def test_a_missed_deadline_names_who_is_late():
+    import ray
+
+    from rl.learner.group import LearnerError
+
+    @ray.remote(num_cpus=0, max_retries=0)
+    def work(rank: int) -> int:
+        time.sleep(8 if rank == 1 else 0)
+        return rank
+
+    with pytest.raises(LearnerError, match=r"\[1\] did not finish step within 2 s"):
+        _bare()._gather([work.remote(r) for r in range(3)], "step", 2.0)
+    assert _bare()._gather([work.remote(r) for r in (3, 2)], "step", 30) == [3, 2]
+
+
+def test_a_start_that_does_not_exist_is_refused_before_any_process_starts():
+    import learner_cases as cases
+
+    from rl.errors import UserError
+    from rl.learner.group import LearnerGroup
+
+    with pytest.raises(UserError, match=r"policy\.init"):
+        LearnerGroup(cases.config(policy__init="/nowhere"))

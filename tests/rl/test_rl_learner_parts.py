@@ -1,0 +1,131 @@
+"""Laws of the learner's parts that need no process group: sliced logits, parameter groups, Muon, rates, starts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import learner_cases as cases
+import numpy as np
+import pytest
+import torch
+
+from rl.batch import MicroBatch
+from rl.errors import UserError
+from rl.learner import engine, initial, scoring
+from rl.learner.muon import MuonAdamW
+from rl.muon import orthogonalise
+
+
+def test_slicing_the_logits_changes_neither_log_probs_nor_gradients(monkeypatch):
+    policy, batch = cases.policy(cases.config()), MicroBatch.of(cases.rows(5))
+    results = []
+    for cells in (2**26, 512 * 7):  # all at once; seven tokens at once
+        monkeypatch.setattr(scoring, "LOGIT_CELLS", cells)
+        policy.zero_grad()
+        scored = scoring.score(scoring.Scorer(policy), batch, False, torch.device("cpu"))
+        scored.logprob.square().sum().backward()
+        results.append((scored.logprob.detach(), scored.entropy, policy.lm_head.weight.grad.clone()))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+def test_tokens_under_a_loss_mask_are_still_seen_by_later_ones():
+    # A tool result carries mask 0; the token after it is scored with the result in sight.
+    policy, row = cases.policy(cases.config()), cases.rows(1)[0]
+    mask = np.zeros(len(row), bool)
+    mask[[2, -1]] = True
+    other = row.token_ids.copy()
+    other[-2] = (other[-2] + 1) % 512
+    logps = []
+    for tokens in (row.token_ids, other):
+        batch = MicroBatch.of([dataclasses.replace(row, token_ids=tokens, mask=mask)])
+        logps.append(scoring.score(scoring.Scorer(policy), batch, False, torch.device("cpu")).logprob[0].detach())
+    ids = torch.as_tensor(row.token_ids[None].astype(np.int64))
+    plain = policy.logits(policy(ids, torch.tensor([len(row)])).hidden)
+    want = plain.log_softmax(-1)[0, len(row) - 2, int(row.token_ids[-1])]
+    torch.testing.assert_close(logps[0][-1], want.detach(), atol=1e-6, rtol=1e-6)
+    change = (logps[0] - logps[1]).abs()
+    assert change[2] < 1e-6 and change[-1] > 1e-3
+    assert not logps[0][~torch.as_tensor(mask)].any()
+
+
+def test_the_indexer_is_frozen_and_vectors_do_not_decay():
+    c, policy = cases.config(learner__weight_decay=0.1).learner, cases.policy(cases.config())
+    frozen = engine.freeze(policy)
+    assert frozen and all(".indexer." in n for n in frozen)
+    groups = engine.parameter_groups(policy, c)
+    held = [p for g in groups for p in g["params"]]
+    assert len(held) == len({id(p) for p in held}) == sum(p.requires_grad for p in policy.parameters())
+    for group in groups:
+        matrices = {p.ndim >= 2 and min(p.shape[-2:]) > 1 for p in group["params"]}
+        assert matrices == {group["weight_decay"] > 0}
+
+
+def test_muon_takes_hidden_matrices_and_leaves_tables_filters_and_vectors_to_adamw():
+    policy = cases.policy(cases.config())
+    c = cases.config(learner__optimizer="muon", learner__zero_stage=0).learner
+    names = {p: n for n, p in policy.named_parameters()}
+    muon = {names[p] for g in engine.parameter_groups(policy, c) if g["muon"] for p in g["params"]}
+    assert any(n.endswith("experts.w1") for n in muon) and any(n.endswith("q_proj.weight") for n in muon)
+    assert not [n for n in muon if any(x in n for x in ("embed_tokens", "lm_head", "conv1d", "res_proj", "norm"))]
+    with pytest.raises(ValueError, match="zero_stage=0"):
+        engine.build_optimizer([], cases.config(learner__optimizer="muon").learner)
+    with pytest.raises(ValueError, match="unknown optimizer"):
+        engine.build_optimizer([], cases.config(learner__optimizer="sgd").learner)
+
+
+def test_muon_steps_every_expert_on_its_own_and_by_an_update_of_known_size():
+    torch.manual_seed(0)
+    stack = torch.nn.Parameter(torch.zeros(3, 8, 24))
+    single = [torch.nn.Parameter(torch.zeros(8, 24)) for _ in range(3)]
+    gradient = torch.randn(3, 8, 24)
+    stack.grad = gradient.clone()
+    for i, p in enumerate(single):
+        p.grad = gradient[i].clone()
+    settings = {"lr": 0.1, "betas": (0.9, 0.95), "weight_decay": 0.0}
+    MuonAdamW([{"params": [stack], "muon": True}], **settings).step()
+    MuonAdamW([{"params": single, "muon": True}], **settings).step()
+    torch.testing.assert_close(stack.detach(), torch.stack([p.detach() for p in single]), atol=1e-6, rtol=1e-5)
+    values = torch.linalg.svdvals(orthogonalise(gradient))
+    assert float(values.min()) > 0.6 and float(values.max()) < 1.3
+    # Moonlight's scale: the RMS of an update is about 0.2 lr, whatever the shape.
+    assert float(stack.detach().square().mean().sqrt()) == pytest.approx(0.02, rel=0.25)
+
+
+def test_the_adam_half_of_muon_is_torchs_adamw():
+    torch.manual_seed(0)
+    mine, theirs = (torch.nn.Parameter(torch.ones(5)) for _ in range(2))
+    a = MuonAdamW([{"params": [mine]}], lr=0.01, betas=(0.9, 0.95), weight_decay=0.1)
+    b = torch.optim.AdamW([theirs], lr=0.01, betas=(0.9, 0.95), weight_decay=0.1)
+    for _ in range(4):
+        mine.grad = torch.randn(5)
+        theirs.grad = mine.grad.clone()
+        a.step()
+        b.step()
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_the_learning_rate_is_a_function_of_the_step_alone():
+    c = cases.config(learner__lr=0.1, learner__warmup_steps=4).learner
+    assert [engine.learning_rate(c, s) for s in (0, 1, 3, 4, 90)] == pytest.approx([0.025, 0.05, 0.1, 0.1, 0.1])
+    c.warmup_steps = 0
+    assert engine.learning_rate(c, 0) == 0.1
+
+
+def test_a_start_is_scratch_the_committed_one_or_a_folder(tmp_path, monkeypatch):
+    from safetensors.numpy import save_file
+
+    c = cases.config()
+    assert initial.start_files(c) == []
+    monkeypatch.setattr(initial, "ASSETS", tmp_path)
+    c.policy.init = "warm"
+    with pytest.raises(UserError, match="tiny"):
+        initial.start_files(c)
+    save_file({"x": np.ones(2, np.float16)}, tmp_path / "tiny.safetensors")
+    assert initial.start_files(c) == [tmp_path / "tiny.safetensors"]
+    assert initial.read(initial.start_files(c))["x"].dtype == np.float32
+    c.policy.init = str(tmp_path)
+    assert initial.start_files(c) == [tmp_path / "tiny.safetensors"]
+    c.policy.init = str(tmp_path / "none")
+    with pytest.raises(UserError, match="neither"):
+        initial.start_files(c)
