@@ -257,8 +257,8 @@ class NativeEngine:
 
     def _sample(self, logits: Tensor, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens int64 [n] and log-probs float32 [n] for rows first..end-1."""
-        u = torch.from_numpy(uniforms(self._seed[first:end], self._position[first:end])).to(logits.device)
-        tokens, logps = sample(logits, torch.from_numpy(self._temperature[first:end]).to(logits.device), u)
+        u = uniforms(self._seed[first:end], self._position[first:end])
+        tokens, logps = sample(logits, self._temperature[first:end], u)
         self.counts["generated"] += end - first
         return tokens.cpu().numpy(), logps.cpu().numpy()
 

@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.logprob import token_logprobs
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
@@ -16,29 +14,29 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Uniform float64 [n] in [0, 1), 53 bits, of (seed, position) alone. seeds uint64 [n]; positions int64 [n] >= 0."""
-    with np.errstate(over="ignore"):
-        # The seed is mixed first, so that neighbouring seeds do not give shifted copies of one stream.
-        x = _mix(seeds.astype(np.uint64)) + _GOLDEN * (positions.astype(np.uint64) + np.uint64(1))
-        x = _mix(x)
+    # The seed is mixed first, so that neighbouring seeds do not give shifted copies of one stream.
+    x = _mix(_mix(seeds.astype(np.uint64)) + _GOLDEN * (positions.astype(np.uint64) + np.uint64(1)))
     return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def sample(logits: Tensor, temperature: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens Long [n] and their log-probs float32 [n]. logits [n, V]; temperature float32 [n]; u float64 [n].
+def sample(logits: Tensor, temperature: np.ndarray, u: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Tokens Long [n] and their log-probs [n]. logits [n, V]; temperature float32 [n]; u float64 [n] in [0, 1).
 
     Temperature 0 takes the largest logit (the first of equals); its log-prob is then at temperature 1. Otherwise the
-    log-prob is of the distribution that was sampled from, by the same function that the learner uses.
+    log-prob is of the distribution that was sampled from. Log-probs are bit for bit `model.logprob.token_logprobs`,
+    which would do the softmax a second time; float32, or float64 for float64 logits.
     """
     greedy = temperature == 0
-    scale = torch.where(greedy, torch.ones_like(temperature), temperature)
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    cdf = torch.softmax(wide / scale[:, None], dim=-1).cumsum(-1, dtype=torch.float64)
+    scale = torch.from_numpy(np.where(greedy, np.float32(1), temperature)).to(wide)
+    every = torch.log_softmax(wide * (1.0 / scale)[:, None], -1)
+    cdf = every.exp().cumsum(-1, dtype=torch.float64)
     # The first entry whose cumulative sum exceeds u x total has a positive probability, whatever the rounding.
-    tokens = torch.searchsorted(cdf, (u * cdf[:, -1])[:, None], right=True).squeeze(-1)
-    if bool(greedy.any()):
-        tokens = torch.where(greedy, logits.argmax(-1), tokens)
-    logp, _ = token_logprobs(logits, tokens, scale)
-    return tokens, logp
+    tokens = torch.searchsorted(cdf, torch.from_numpy(u).to(logits.device)[:, None] * cdf[:, -1:], right=True)
+    if greedy.any():
+        rows = torch.from_numpy(greedy).to(logits.device)[:, None]
+        tokens = torch.where(rows, wide.argmax(-1, keepdim=True), tokens)
+    return tokens.squeeze(-1), every.gather(-1, tokens).squeeze(-1)
 
 
 def _mix(x: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from engine_tools import drain, engine_of, plain, policy_of, prompts, request, same
 
+from model.logprob import token_logprobs
 from rollout.engine.base import FinishReason
 from rollout.engine.sampling import sample, uniforms
 from rollout.engine.tape import NO_ROUTE
@@ -119,15 +120,30 @@ def test_log_probs_are_of_the_distribution_that_was_sampled(temperature: float) 
 
 def test_scaled_log_prob_of_a_known_distribution() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0]])
-    _, logp = sample(logits, torch.tensor([0.5]), torch.tensor([0.0], dtype=torch.float64))
+    _, logp = sample(logits, np.array([0.5], np.float32), np.zeros(1))
     assert logp.item() == pytest.approx(-0.14293, abs=1e-5)  # not -0.40761 (raw), not -0.81521 (divided)
+
+
+def test_log_probs_are_bit_for_bit_those_of_the_shared_scorer() -> None:
+    logits = 5 * torch.randn(64, 97, generator=torch.Generator().manual_seed(0))
+    temperature = np.linspace(0.3, 1.7, 64, dtype=np.float32)
+    for wide in (logits, logits.double(), logits.bfloat16()):
+        tokens, logp = sample(wide, temperature, uniforms(np.arange(64, dtype=np.uint64), np.zeros(64)))
+        assert torch.equal(logp, token_logprobs(wide, tokens, torch.from_numpy(temperature))[0])
+
+
+@pytest.mark.parametrize("u", [0.0, 1.0 - 2.0**-53])
+def test_the_ends_of_the_interval_give_tokens_of_positive_probability(u: float) -> None:
+    logits = torch.tensor([[-1e9, 0.0, 1.0, -1e9], [-1e9, -1e9, 0.0, -1e9]])
+    tokens, logp = sample(logits, np.ones(2, np.float32), np.full(2, u))
+    assert tokens.tolist() == [1 if u == 0.0 else 2, 2] and torch.isfinite(logp).all()
 
 
 def test_sample_frequencies_follow_the_temperature() -> None:
     n, t = 20_000, 0.7
     logits = torch.tensor([2.0, 1.0, 0.0, -1e9])
-    u = torch.from_numpy(uniforms(np.arange(n, dtype=np.uint64), np.full(n, 17)))
-    tokens, _ = sample(logits.expand(n, 4), torch.full((n,), t), u)
+    u = uniforms(np.arange(n, dtype=np.uint64), np.full(n, 17))
+    tokens, _ = sample(logits.expand(n, 4), np.full(n, t, np.float32), u)
     want = torch.softmax(logits / t, 0).numpy()
     got = np.bincount(tokens.numpy(), minlength=4) / n
     np.testing.assert_allclose(got, want, atol=4 * 0.5 / np.sqrt(n))
