@@ -45,6 +45,7 @@ KEYS = [
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 failed, 2 not understood or impossible, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    sys.path.append(str(Path.cwd()))  # environments of one's own are named by import path, from where one stands
     try:
         if arguments[:1] == ["warmup"]:  # it has its own flags
             from rl.warmup import main as warmup

@@ -159,9 +159,10 @@ def test_a_plan_changes_nothing_and_starts_nothing(tmp_path: Path) -> None:
     before = dataclasses.asdict(config)
     plan(config, 2, 8 * GB, 0)
     assert dataclasses.asdict(config) == before
-    script = "import sys\nfrom rl.cli import main\nmain(['plan', 'policy.init=scratch'])\nassert not {'torch', 'ray'} & set(sys.modules)\n"
     root = Path(checks.__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{script}"], cwd=tmp_path
+    script = (
+        f"import sys\nsys.path.insert(0, {str(root)!r})\nfrom rl.cli import main\n"
+        "main(['plan', 'policy.init=scratch'])\nassert not {'torch', 'ray'} & set(sys.modules)\n"
     )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path)
     assert done.returncode == 0 and not list(tmp_path.iterdir())
