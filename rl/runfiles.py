@@ -15,6 +15,8 @@ import numpy as np
 
 from rl.errors import UserError
 
+_LOCK = "writer.lock"
+
 
 class Status(StrEnum):
     """Where a run stands, as its files and its lock tell."""
@@ -111,7 +113,7 @@ def lock(run_dir: Path) -> int:
 
     Raises UserError if another process writes the run.
     """
-    descriptor = os.open(run_dir / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(run_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -124,10 +126,8 @@ def lock(run_dir: Path) -> int:
 
 
 def status(run_dir: Path) -> Status:
-    """Where the run stands now."""
-    try:
-        os.close(lock(run_dir))
-    except UserError:
+    """Where the run stands now; changes nothing."""
+    if _held(run_dir / _LOCK):
         return Status.RUNNING
     for row in reversed(read(run_dir / "events.jsonl")):
         if row["event"] in ("finished", "failed"):
@@ -135,6 +135,20 @@ def status(run_dir: Path) -> Status:
         if row["event"] in ("started", "resumed", "interrupted"):
             break
     return Status.STOPPED
+
+
+def _held(file: Path) -> bool:
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _line(row: Mapping[str, Any]) -> str:
