@@ -3,8 +3,8 @@
     S_t = (I - beta k k^T) Diag(exp g) S_{t-1} + beta k v^T ;  o_t = S_t^T q_t        (K3 report eq. 1)
 
 State layout is [..., K, V] (key axis first) everywhere. q and k come l2-normalised, q scaled. The log-decay g lies in
-[-5, 0]: over a tile of 16 tokens |cumsum g| <= 80, so with the decay split evenly around the middle of the tile every
-factor stays within e^+-40 and all tiles are plain matrix products, finite forwards and backwards.
+[-5, 0]: over a tile of 16 tokens |cumsum g| <= 80, so that every factor of a tile fits float32 and all tiles are plain
+matrix products, finite forwards and backwards.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch.autograd import Function
 from kernels.node import call
 
 TILE = 16
+CENTRE = 2.0**58
+"""About e^40: a tile's decays lie in e^-80 .. 1, scaled by this in e^-40 .. e^40; a power of two scales exactly."""
 
 
 def kda_recurrent(
@@ -77,11 +79,12 @@ def kda_chunk(
 
 
 class _Chunk(Function):
-    """Tiles [M, n, 16, .] of M = batch x heads. With G = cumsum g in the tile and c = G_last / 2 (all per key channel):
+    """Tiles [M, n, 16, .] of M = batch x heads. With G = cumsum g in the tile and C = 2^58 (about e^40):
 
-    q^ = q e^(G-c), k^ = k e^(G-c), k~ = k e^(c-G), d = e^c;  A = strict_lower(beta k^ k~^T);  P = lower(q^ k~^T)
-    [U | W] = (I + A)^-1 beta [v | k^];  then, tile after tile:  S^ = d S;  v' = U - W S^;  S = d (S^ + k~^T v')
+    q^ = q e^G C, k^ = k e^G C, k~ = k e^-G / C, S^ = S / C;  A = strict_lower(beta k^ k~^T);  P = lower(q^ k~^T)
+    [U | W] = (I + A)^-1 beta [v | k^];  then, tile after tile:  v' = U - W S^;  S^ = e^(G_last) (S^ + k~^T v')
     o = q^ S^ + P v'.
+    The centre C is a constant, so that no token's arithmetic depends on a later one.
     """
 
     @staticmethod
@@ -90,11 +93,10 @@ class _Chunk(Function):
     ) -> tuple[Tensor, Tensor]:
         m, n, c, kd = k.shape
         vd = v.shape[-1]
-        decay = g.cumsum(2)
-        half = decay[:, :, -1:] * 0.5
-        up = (decay - half).exp_()
+        up = g.cumsum(2).exp_()
+        end = up[:, :, -1].unsqueeze(-1)  # [M, n, K, 1]
+        up = up * CENTRE
         down = up.reciprocal()
-        d = half.exp().transpose(2, 3)  # [M, n, K, 1]
         qh, kh, kt = q * up, k * up, k * down
         a = torch.matmul(kh, kt.mT).mul_(beta).tril_(-1)
         p = torch.matmul(qh, kt.mT).tril_()
@@ -103,61 +105,54 @@ class _Chunk(Function):
         inv = torch.linalg.solve_triangular(a, eye, upper=False, unitriangular=True)
         uw = torch.matmul(inv, rhs * beta)
         u, w = uw[..., :vd], uw[..., vd:]
-        s = k.new_zeros(m, kd, vd) if s0 is None else s0
-        states, scaled, fresh = [], [], []
-        ktt = kt.mT
+        s = k.new_zeros(m, kd, vd) if s0 is None else s0 / CENTRE
+        states, fresh = [s], []
         for i in range(n):
+            vn = torch.baddbmm(u[:, i], w[:, i], s, alpha=-1)
+            s = torch.baddbmm(s, kt[:, i].mT, vn).mul_(end[:, i])
             states.append(s)
-            sh = s * d[:, i]
-            vn = torch.baddbmm(u[:, i], w[:, i], sh, alpha=-1)
-            s = torch.baddbmm(sh, ktt[:, i], vn).mul_(d[:, i])
-            scaled.append(sh)
             fresh.append(vn)
-        sh, vn = torch.stack(scaled, 1), torch.stack(fresh, 1)
-        o = torch.matmul(qh, sh).add_(torch.matmul(p, vn))
+        sh, vn = torch.stack(states, 1), torch.stack(fresh, 1)
+        o = torch.matmul(qh, sh[:, :-1]).add_(torch.matmul(p, vn))
         if any(ctx.needs_input_grad):
-            states.append(s)
-            ctx.save_for_backward(beta, up, down, d, qh, kh, kt, inv, p, rhs, uw, sh, vn, torch.stack(states, 1))
+            ctx.save_for_backward(beta, up, down, end, qh, kh, kt, inv, p, rhs, uw, sh, vn)
             ctx.has_state = s0 is not None
-        return o, s
+        return o, s * CENTRE
 
     @staticmethod
     def backward(ctx: Any, do: Tensor, ds: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        beta, up, down, d, qh, kh, kt, inv, p, rhs, uw, sh, vn, states = ctx.saved_tensors
-        n, vd = sh.shape[1], sh.shape[-1]
+        beta, up, down, end, qh, kh, kt, inv, p, rhs, uw, sh, vn = ctx.saved_tensors
+        n, vd = vn.shape[1], vn.shape[-1]
+        before, after = sh[:, :-1], sh[:, 1:]
         w = uw[..., vd:]
         dp = torch.matmul(do, vn.mT).tril_()
         dvn_out = torch.matmul(p.mT, do)
-        dsh_out = torch.matmul(qh.mT, do)
-        dms, dshs, dvns = [], [], []
-        dlast = ds
+        ds_out = torch.matmul(qh.mT, do)
+        dafters, dms, dvns = [], [], []
+        ds = ds * CENTRE
         for i in reversed(range(n)):
-            dm = ds * d[:, i]
+            dm = ds * end[:, i]
             dvn = torch.baddbmm(dvn_out[:, i], kt[:, i], dm)
-            dsh = (dm + dsh_out[:, i]).baddbmm_(w[:, i].mT, dvn, alpha=-1)
-            ds = dsh * d[:, i]
+            dafters.append(ds)
             dms.append(dm)
-            dshs.append(dsh)
             dvns.append(dvn)
-        dm, dsh, dvn = (torch.stack(x[::-1], 1) for x in (dms, dshs, dvns))
-        # d(log d), from S^ = d S and S' = d (S^ + ...): the state after tile i is states[:, i + 1].
-        dsn = torch.cat((dsh[:, 1:] * d[:, 1:], dlast.unsqueeze(1)), 1)
-        dhalf = (dsh * sh).sum(-1).add_((dsn * states[:, 1:]).sum(-1)).unsqueeze(2)  # [M, n, 1, K]
-        duw = torch.cat((dvn, torch.matmul(dvn, sh.mT).neg_()), -1)
+            ds = (dm + ds_out[:, i]).baddbmm_(w[:, i].mT, dvn, alpha=-1)
+        dafter, dm, dvn = (torch.stack(x[::-1], 1) for x in (dafters, dms, dvns))
+        dend = dafter.mul_(after).sum(-1).unsqueeze(2)  # gradient of G_last through e^(G_last): [M, n, 1, K]
+        duw = torch.cat((dvn, torch.matmul(dvn, before.mT).neg_()), -1)
         drhs = torch.matmul(inv.mT, duw)
         da = torch.matmul(drhs, uw.mT).tril_(-1).neg_()
         dbeta = (drhs * rhs).sum(-1, keepdim=True)
         dkk = da * beta
-        # a = beta * kk: recover kk's share of the gradient of beta without dividing by a beta that may be zero.
-        dbeta += (da * torch.matmul(kh, kt.mT)).sum(-1, keepdim=True)
+        # A = beta k^ k~^T: its share of the gradient of beta, without dividing by a beta that may be zero.
+        dbeta += da.mul_(torch.matmul(kh, kt.mT)).sum(-1, keepdim=True)
         drhs *= beta
-        dqh = torch.matmul(dp, kt).add_(torch.matmul(do, sh.mT))
+        dqh = torch.matmul(dp, kt).add_(torch.matmul(do, before.mT))
         dkh = torch.matmul(dkk, kt).add_(drhs[..., vd:])
         dkt = torch.matmul(dp.mT, qh).add_(torch.matmul(dkk.mT, kh)).add_(torch.matmul(vn, dm.mT))
         dq = dqh * up
         dk = torch.addcmul(dkh * up, dkt, down)
-        # e = G - c: d/de = q^ dq^ + k^ dk^ - k~ dk~, then c = G_last / 2 and G = cumsum g.
-        de = torch.addcmul((qh * dqh).addcmul_(kh, dkh), kt, dkt, value=-1)
-        # dg_t = sum_{i >= t} de_i + (dhalf - sum de) / 2
-        dg = de - de.cumsum(2) + (dhalf + de.sum(2, keepdim=True)).mul_(0.5)
-        return dq, dk, drhs[..., :vd], dg, dbeta, ds if ctx.has_state else None
+        # dG = q^ dq^ + k^ dk^ - k~ dk~ at each token, dend at the last; dg_t = sum_{i >= t} dG_i.
+        dg = dqh.mul_(qh).addcmul_(kh, dkh).addcmul_(kt, dkt, value=-1)
+        dg = (dg - dg.cumsum(2)).add_(dg.sum(2, keepdim=True) + dend)
+        return dq, dk, drhs[..., :vd], dg, dbeta, ds / CENTRE if ctx.has_state else None

@@ -48,7 +48,7 @@ def _range(bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def enable_balancing(policy: Policy, on: bool = True) -> None:
-    """Count (or stop counting) in training forwards."""
+    """Count (or stop counting) in forwards in training mode with gradients and without replayed routes."""
     for router in policy.routers():
         router.histogram.enabled = on
 

@@ -41,7 +41,7 @@ class Router(nn.Module):
         chosen = order[:, : self.k]
         if routes is not None:
             chosen = torch.where(routes >= 0, routes.to(chosen.dtype), chosen)
-        elif self.training and self.histogram.enabled:
+        elif self.histogram.enabled and self.training and torch.is_grad_enabled():
             self.histogram.add(scores.detach(), ranked[:, self.k], self.e_score_correction_bias)
         picked = scores.gather(1, chosen)
         return picked / (picked.sum(-1, keepdim=True) + 1e-20) * self.factor, chosen
