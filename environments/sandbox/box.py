@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import stat
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from environments.sandbox import archive, linux
@@ -170,7 +170,8 @@ class Box:
             os.rmdir(self._live)
 
     @contextlib.asynccontextmanager
-    async def _turn(self) -> Any:
+    async def _turn(self) -> AsyncIterator[None]:
+        """One operation's turn; raises SandboxLost where there is nothing to operate on."""
         async with self._lock:
             if self.lost is not None:
                 raise SandboxLost(f"sandbox {self.id} is gone: {self.lost}")

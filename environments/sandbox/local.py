@@ -81,6 +81,8 @@ class LocalSandboxes:
             except asyncio.CancelledError:
                 link.send("close", {"box": box})  # its creation may have just succeeded
                 raise
+            except SandboxLost as error:
+                raise SandboxUnavailable(str(error)) from error
         except BaseException:
             self._slots.release()
             raise

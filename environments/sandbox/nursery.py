@@ -52,6 +52,7 @@ class Nursery:
         self.children = Children(asyncio.get_running_loop())
         self._journal = journal
         self._boxes: dict[str, Box] = {}
+        self._ends: dict[str, str] = {}  # why sandboxes ended that the worker has not closed yet
         self._layers: dict[str, tuple[asyncio.Task[str], set[str]]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -125,11 +126,12 @@ class Nursery:
     async def _op_close(self, blobs: list[bytes], box: str) -> Any:
         if (found := self._boxes.get(box)) is not None:
             await found.destroy()
+        self._ends.pop(box, None)
         return {}, []
 
     def _box(self, box: str) -> Box:
         if (found := self._boxes.get(box)) is None:
-            raise api.SandboxLost(f"sandbox {box} is gone")
+            raise api.SandboxLost(f"sandbox {box} is gone: {self._ends.get(box, 'it was closed')}")
         return found
 
     # --------------------------------------------------------------------------------------------------------- layers
@@ -157,6 +159,7 @@ class Nursery:
     def forget(self, box: Box) -> None:
         """A sandbox is gone: drop it, and its layer where it was the last user."""
         self._boxes.pop(box.id, None)
+        self._ends[box.id] = str(box.lost)
         os.write(self._journal, json.dumps({"close": box.id, "why": box.lost}).encode() + b"\n")
         for snapshot, (_, users) in list(self._layers.items()):
             users.discard(box.id)

@@ -207,7 +207,7 @@ def test_a_sandbox_dies_at_the_end_of_its_lifetime_and_when_closed(tmp_path: Pat
         sandbox = place.create()
         with pytest.raises(SandboxLost, match=r"lifetime of 0\.5 s"):
             place.run(sandbox, "sleep 30")
-        with pytest.raises(SandboxLost):
+        with pytest.raises(SandboxLost, match="lifetime"):
             place(sandbox.read_file("x"))
         place(sandbox.close())
         sandbox = place.create()
