@@ -63,7 +63,7 @@ def test_scale_is_the_exponent_of_the_maximum_not_of_a_sixth_of_it() -> None:
 
 
 def test_a_block_maximum_above_the_largest_element() -> None:
-    """957: floor saturates at 896, as OCP allows; even does not. 511.9999 is not rounded before its exponent is read."""
+    """957: floor saturates at 896, as OCP allows; even does not. 511.9999 keeps its exponent."""
     one = lambda v, rule: float(fake_quantise_mxfp8(torch.tensor([v]), rule))
     assert (one(957.0, "floor"), one(957.0, "even")) == (896.0, 960.0)
     assert (one(960.0, "floor"), one(960.0, "even")) == (896.0, 960.0)

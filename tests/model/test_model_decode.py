@@ -11,7 +11,7 @@ from model.quant import QuantSpec
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny_odd"])
 def test_prefill_extend_and_decode_are_the_forward(preset: str) -> None:
-    policy = build(preset)
+    policy = build(preset, **({"index_topk": 64} if preset == "tiny" else {}))
     time = 90 if preset == "tiny" else 45  # both sides of the indexer's top-k
     ids, lengths = tokens(4, time), torch.tensor([time, 34, 19, 12])
     out = policy(ids, lengths)

@@ -75,6 +75,19 @@ def test_padding_and_batch_change_nothing() -> None:
     torch.testing.assert_close(policy(wide, lengths).hidden[:, :37], whole.hidden, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("batch", "time"), [(1, 16), (1, 32), (1, 1), (3, 16), (2, 15)])
+def test_batches_without_a_pad(batch: int, time: int) -> None:
+    """Nothing to unpack, or only up to the tile: the shapes at which views and copies part."""
+    policy = build()
+    ids, full = tokens(batch, time), torch.full((batch,), time)
+    out = policy(ids, full)
+    out.hidden.sum().backward()
+    ragged = policy(torch.cat((ids, tokens(1, time))), torch.cat((full, torch.tensor([max(1, time - 3)]))))
+    torch.testing.assert_close(out.hidden, ragged.hidden[:batch], rtol=0, atol=1e-12)
+    got, _ = policy.prefill(ids, full, policy.new_state(batch, time), range(batch))
+    torch.testing.assert_close(got, policy.logits(out.hidden[:, -1]), rtol=0, atol=1e-10)
+
+
 def test_pads_get_no_gradient_and_give_none() -> None:
     policy = build()
     ids, lengths = tokens(2, 20), torch.tensor([20, 6])
