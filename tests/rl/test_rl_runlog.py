@@ -23,6 +23,7 @@ from rewards.grade import Grade, GradeStatus
 from rl import report, runfiles
 from rl.config import Config
 from rl.errors import UserError
+from rl.progress import Progress
 from rl.runfiles import Status
 from rl.runlog import RunLog
 from rl.show import runs, show
@@ -324,3 +325,20 @@ def test_the_mean_over_environments_counts_each_the_same() -> None:
     assert summary["sampled"]["macro"]["gain"] == pytest.approx(0.5)
     assert summary["sampled"]["all"]["gain"] < 0.1
     assert os.linesep.join(report.render(few, few).splitlines()[:3]).count("a/x") == 1
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "160")
+    progress = Progress(3, enabled=True)
+    progress.phase("starting")
+    for step in range(3):
+        progress.step(step, {"reward/all": 0.25, "solve_rate/all": 0.5, "throughput/tokens_per_s": 1234.5})
+    progress.say("[alert] look here")
+    progress.close()
+    text = capsys.readouterr().out
+    assert "3/3" in text and "reward 0.25  solved 50 %  1,234 tok/s  0:00 left" in text and "[alert] look here" in text
+    silent = Progress(3, enabled=False)
+    silent.phase("starting")
+    silent.step(0, {})
+    assert capsys.readouterr().out == ""
