@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class EngineActor:
     """The engine that the configuration asks for, as an actor; see `rollout.engine.base.Engine`."""
 
-    def __init__(self, config: Config, name: str = "engine0") -> None:
+    def __init__(self, config: Config, name: str = "engine0", index: int = 0) -> None:
         self.name = name
-        self._engine = make_engine(config)
+        self._engine = make_engine(config, index)
 
     async def generate(self, request: GenerateRequest) -> list[Generation]:
         """See `Engine.generate`."""
@@ -110,8 +110,11 @@ class NativeServer:
                 future.set_exception(error)
 
 
-def make_engine(config: Config) -> Engine:
-    """The engine of `config.engine.kind`, in this process, without weights. Raises ValueError for an unknown kind."""
+def make_engine(config: Config, index: int = 0) -> Engine:
+    """The engine of `config.engine.kind`, in this process, without weights. Raises ValueError for an unknown kind.
+
+    A native engine is on GPU `index` modulo those that it sees, or on the CPU; float32, as the learner.
+    """
     e = config.engine
     if e.kind == "vllm":
         from rollout.engine.vllm import VllmEngine
@@ -127,11 +130,9 @@ def make_engine(config: Config) -> Engine:
     torch.set_num_threads(e.threads)
     q = config.model.quant
     quant = QuantSpec(q.expert_weights, q.expert_activations, q.scale_rule)
-    cuda = torch.cuda.is_available()
-    policy = build_policy(
-        config.model.kind, config.model.preset, quant=quant, dtype=torch.bfloat16 if cuda else torch.float32
-    )
-    policy = policy.to("cuda") if cuda else policy
+    policy = build_policy(config.model.kind, config.model.preset, quant=quant)
+    if torch.cuda.is_available():
+        policy = policy.to(torch.device("cuda", index % torch.cuda.device_count()))
     return NativeServer(NativeEngine(policy, e.max_batch, e.max_context, e.record_routes))
 
 
@@ -152,7 +153,7 @@ def start_engines(config: Config, timeout_s: float = 180.0, gpus: float = 0.0) -
         options = cls.options(
             num_cpus=0, num_gpus=gpus, max_restarts=-1, max_concurrency=10_000, runtime_env={"env_vars": env}
         )
-        engines[f"engine{i}"] = options.remote(config, f"engine{i}")
+        engines[f"engine{i}"] = options.remote(config, f"engine{i}", i)
     calls = {engine.ping.remote(): name for name, engine in engines.items()}
     ready, late = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)
     if late:
