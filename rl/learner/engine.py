@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl.config import LearnerConfig
+from rl.learner.limits import check
 from rl.learner.muon import MuonAdamW
 
 FROZEN = (".indexer.",)
@@ -51,23 +52,19 @@ def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str,
 
 
 def build_optimizer(groups: list[dict[str, Any]], config: LearnerConfig) -> torch.optim.Optimizer:
-    """AdamW or Muon. Raises ValueError for another name, or for Muon over ZeRO, which would cut its matrices."""
+    """AdamW, or Muon with AdamW for what is no matrix."""
     betas = (config.beta1, config.beta2)
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay, foreach=False)
     if config.optimizer == "muon":
-        if config.zero_stage != 0:
-            raise ValueError("optimizer=muon orthogonalises whole matrices: set learner.zero_stage=0")
         return MuonAdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
-    raise ValueError(f"unknown optimizer {config.optimizer!r}: adamw or muon")
+    return torch.optim.AdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay, foreach=False)
 
 
 def build_engine(module: nn.Module, policy: nn.Module, config: LearnerConfig) -> Any:
-    """`deepspeed.initialize` with our optimizer. Raises ValueError for ZeRO-3: nothing here gathers its parameters."""
+    """`deepspeed.initialize` with our optimizer. Raises ValueError for settings that `limits.check` names."""
     import deepspeed
 
-    if config.zero_stage not in (0, 1, 2):
-        raise ValueError(f"learner.zero_stage={config.zero_stage}: 0, 1 or 2")
+    if wrong := check(config):
+        raise ValueError("; ".join(wrong))
     optimizer = build_optimizer(parameter_groups(policy, config), config)
     elements = min(BUCKET, sum(p.numel() for p in policy.parameters()))
     settings = {

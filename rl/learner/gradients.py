@@ -36,7 +36,7 @@ def global_norm(pieces: list[tuple[Tensor, int]]) -> float:
     """
     square = torch.zeros((), dtype=torch.float64)
     for piece, holders in pieces:
-        square += piece.detach().double().square().sum().cpu() / holders
+        square += torch.linalg.vector_norm(piece.detach(), dtype=torch.float64).cpu().square() / holders
     return math.sqrt(float(sum_over_ranks(square)))
 
 
@@ -58,6 +58,7 @@ def discard(engine: Any) -> None:
     """Forget the reduced gradient without a step."""
     engine.zero_grad()
     if engine.zero_optimization():
+        engine.optimizer.micro_step_id = -1  # as its own step leaves it
         engine.optimizer.zero_grad(set_to_none=True)
         for key in engine.optimizer.averaged_gradients:
             engine.optimizer.averaged_gradients[key] = None

@@ -95,9 +95,10 @@ def load(folder: Path, learner: LearnerRank) -> None:
     with torch.no_grad():
         for name, tensor in learner.policy.state_dict().items():
             tensor.copy_(tensors[name])
-    if meta["step"] > 0 and any(states.values()):
+    if any(states.values()):
         zero_state.scatter(learner.engine, {p: _to(s, p.device) for p, s in states.items()})
-    else:
+    else:  # saved before its first step
+        zero_state.forget(learner.engine)
         zero_state.masters_from_parameters(learner.engine)
     learner.policy.refresh_quantized()
     learner.step = meta["step"]

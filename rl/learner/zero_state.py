@@ -59,6 +59,11 @@ def scatter(engine: Any, states: dict[Tensor, Whole]) -> None:
         }
 
 
+def forget(engine: Any) -> None:
+    """Drop all optimizer state, as before the first step."""
+    (engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer).state.clear()
+
+
 def masters_from_parameters(engine: Any) -> None:
     """Copy the parameters' present values into ZeRO's float32 masters (after weights were loaded from outside)."""
     if engine.zero_optimization():

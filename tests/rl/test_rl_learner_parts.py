@@ -11,7 +11,7 @@ import torch
 
 from rl.batch import MicroBatch
 from rl.errors import UserError
-from rl.learner import engine, initial, scoring
+from rl.learner import engine, initial, limits, scoring
 from rl.learner.muon import MuonAdamW
 from rl.muon import orthogonalise
 
@@ -68,10 +68,20 @@ def test_muon_takes_hidden_matrices_and_leaves_tables_filters_and_vectors_to_ada
     muon = {names[p] for g in engine.parameter_groups(policy, c) if g["muon"] for p in g["params"]}
     assert any(n.endswith("experts.w1") for n in muon) and any(n.endswith("q_proj.weight") for n in muon)
     assert not [n for n in muon if any(x in n for x in ("embed_tokens", "lm_head", "conv1d", "res_proj", "norm"))]
-    with pytest.raises(ValueError, match="zero_stage=0"):
-        engine.build_optimizer([], cases.config(learner__optimizer="muon").learner)
-    with pytest.raises(ValueError, match="unknown optimizer"):
-        engine.build_optimizer([], cases.config(learner__optimizer="sgd").learner)
+
+
+def test_settings_that_cannot_run_are_named_before_anything_starts():
+    assert limits.check(cases.config().learner) == []
+    for changes, word in (
+        ({"learner__optimizer": "muon"}, "zero_stage=0"),
+        ({"learner__optimizer": "sgd"}, "unknown"),
+        ({"learner__zero_stage": 3}, "0, 1 or 2"),
+        ({"learner__expert_parallel": 3}, "divide"),
+    ):
+        config = cases.config(**changes).learner
+        assert word in limits.check(config)[0]
+        with pytest.raises(ValueError, match=word):
+            engine.build_engine(torch.nn.Module(), torch.nn.Module(), config)
 
 
 def test_muon_steps_every_expert_on_its_own_and_by_an_update_of_known_size():

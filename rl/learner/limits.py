@@ -1,0 +1,21 @@
+"""Which learner settings this learner can run; torch-free, so that the plan asks before anything starts."""
+
+from __future__ import annotations
+
+from rl.config import LearnerConfig
+
+
+def check(config: LearnerConfig) -> list[str]:
+    """What is wrong with these settings, one sentence each with what to change; empty if nothing is."""
+    wrong = []
+    if config.optimizer not in ("adamw", "muon"):
+        wrong.append(f"learner.optimizer={config.optimizer} is unknown: adamw or muon")
+    if config.zero_stage not in (0, 1, 2):
+        wrong.append(
+            f"learner.zero_stage={config.zero_stage}: use 0, 1 or 2 (nothing gathers ZeRO-3's parameters here)"
+        )
+    if config.optimizer == "muon" and config.zero_stage != 0:
+        wrong.append("learner.optimizer=muon orthogonalises whole matrices: set learner.zero_stage=0")
+    if config.ranks % config.expert_parallel:
+        wrong.append(f"learner.expert_parallel={config.expert_parallel} must divide learner.ranks={config.ranks}")
+    return wrong
