@@ -21,9 +21,11 @@ def build_policy(
 ) -> Any:
     """A policy on the CPU: kind "k3" (random weights of `preset` from `seed`) or "hf" (the model in folder `path`).
 
-    Raises ValueError for another kind, or for "hf" without a path.
+    Raises ValueError for another kind, for a dtype that the K3 family does not compute in, or for "hf" without a path.
     """
     if kind == "k3":
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"the K3 family computes in float32 or float64, not {dtype}")
         policy = Policy(K3Config.preset(preset), quant).to(dtype)
         policy.reset_parameters(seed)
         return policy

@@ -135,5 +135,7 @@ def test_initial_weights_follow_the_report() -> None:
             assert 0.01 < w.std() < 0.03, name
     with pytest.raises(ValueError, match="kind"):
         build_policy("gpt", "tiny")
+    with pytest.raises(ValueError, match="float32"):
+        build_policy("k3", "tiny", dtype=torch.float16)
     with pytest.raises(ValueError, match="path"):
         build_policy("hf", "tiny")

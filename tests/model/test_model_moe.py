@@ -192,6 +192,20 @@ def test_a_refresh_reaches_forward_and_decode() -> None:
     torch.testing.assert_close(got, policy.logits(after[:, 5]), rtol=0, atol=1e-3)
 
 
+def test_what_is_derived_moves_with_the_weights() -> None:
+    policy = build("tiny", QuantSpec(), torch.float32)
+    ids, lengths = tokens(2, 6), torch.tensor([6, 6])
+    before = policy(ids, lengths).hidden
+    for moved in (copy.deepcopy(policy), policy.to(torch.float64)):
+        after = moved(ids, lengths).hidden
+        assert after.dtype == moved.dtype
+        torch.testing.assert_close(after.float(), before, rtol=0, atol=1e-3)
+        state = moved.new_state(2, 8)
+        moved.prefill(ids[:, :5], lengths - 1, state, [0, 1])
+        got, _ = moved.decode(ids[:, 5], state, 2)
+        torch.testing.assert_close(got, moved.logits(after[:, 5]), rtol=0, atol=1e-3)
+
+
 def test_loading_is_strict() -> None:
     policy = build("tiny", QuantSpec(), torch.float32)
     good = dict(policy.named_weights())
