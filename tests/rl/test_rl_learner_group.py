@@ -63,6 +63,36 @@ def test_a_step_changes_the_weights_and_they_are_exported_with_a_manifest(group,
     assert all(np.array_equal(a, before[n]) for n, a in pushed(2).items())
 
 
+def test_learner_and_engine_agree_on_what_was_sampled_after_a_push(group, started):
+    import learner_cases as cases
+    import ray
+
+    from rl.batch import Row, TrainBatch
+    from rollout.engine.actor import start_engines
+    from rollout.engine.base import GenerateRequest
+    from rollout.trajectory import Sampling
+
+    group.train(cases.batch(), 2)
+    engine = start_engines(cases.config(engine__replicas=1))["engine0"]
+    try:
+        manifest, buckets = group.export(3)
+        assert ray.get(engine.update_weights.remote(manifest, buckets), timeout=60) == 3
+        prompt = np.arange(20, 29, dtype=np.int32)
+        request = GenerateRequest("q", prompt, tuple(Sampling(1.0, 24, seed) for seed in range(4)))
+        rows = []
+        for i, out in enumerate(ray.get(engine.generate.remote(request), timeout=60)):
+            ids = np.concatenate([prompt, out.token_ids]).astype(np.int32)
+            mask = np.arange(len(ids)) >= len(prompt)
+            behaviour = np.concatenate([np.zeros(len(prompt), np.float32), out.logprobs])
+            routes = np.concatenate([out.prompt_routes, out.routes]).astype(np.uint16).view(np.int16)
+            rows.append(Row(f"q/{i}", ids, mask, behaviour, np.ones(len(ids), np.float32), routes, 1.0, 0))
+    finally:
+        ray.kill(engine)
+    scored = group.score(TrainBatch(rows, ("a",)))
+    gaps = [np.abs(scored[r.id] - r.behaviour)[r.mask].mean() for r in rows]
+    assert np.mean(gaps) < 1e-5
+
+
 def test_a_killed_rank_is_named_and_the_others_do_not_wait_for_it(group, started):
     import learner_cases as cases
 
