@@ -1,9 +1,9 @@
 """Recipes of the default run beside each other, in one process each: what the start, the step size and the price do.
 
 The parts are the run's own (mixture, demonstrations' chat, grading, assessment, batch, loss, policy); what is left out
-are the processes: one device samples and learns in turn, exactly on policy, and only single-turn environments are drawn.
+are the processes: one device samples and learns in turn, exactly on policy, in single-turn environments.
 
-    python -m benchmarks.recipes --start assets/tiny/tiny.safetensors --steps 80 --seeds 0 1 2 --out recipes.json
+    python -m benchmarks.recipes --start assets/tiny/tiny.safetensors --steps 80 --seeds 0 1 2 --out recipes.jsonl
 """
 
 from __future__ import annotations
@@ -19,16 +19,28 @@ from typing import Any
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "no_price": {"effort.kind": "none"},
-    "lr_1e-4": {"learner.lr": 1e-4},
-    "lr_6e-4": {"learner.lr": 6e-4},
-    "lr_1e-3": {"learner.lr": 1e-3},
+    "adam_3e-5": {"learner.optimizer": "adamw", "learner.lr": 3e-5},
+    "adam_6e-5": {"learner.optimizer": "adamw", "learner.lr": 6e-5},
+    "adam_1e-4": {"learner.optimizer": "adamw", "learner.lr": 1e-4},
+    "adam_3e-4": {"learner.optimizer": "adamw", "learner.lr": 3e-4},
+    "muon_3e-5": {"learner.optimizer": "muon", "learner.lr": 3e-5},
     "muon_1e-4": {"learner.optimizer": "muon", "learner.lr": 1e-4},
-    "muon_4e-4": {"learner.optimizer": "muon", "learner.lr": 4e-4},
-    "grpo": {"algorithm.advantage": "grpo"},
-    "rloo": {"algorithm.advantage": "rloo"},
-    "uniform": {"envs.adaptive": False},
-    "groups_64": {"algorithm.groups_per_step": 64},
-    "low_price": {"effort.low.lam": 0.4},
+    "muon_2e-4": {"learner.optimizer": "muon", "learner.lr": 2e-4},
+    "muon_no_qat": {
+        "learner.optimizer": "muon",
+        "learner.lr": 1e-4,
+        "model.quant.expert_weights": "none",
+        "model.quant.expert_activations": "none",
+    },
+    "adam_slow": {"learner.optimizer": "adamw", "learner.lr": 1e-4, "learner.beta1": 0.97, "learner.beta2": 0.999},
+    "adam_price": {"learner.optimizer": "adamw", "learner.lr": 6e-5, "effort.low.lam": 0.6},
+    "adam_free": {"learner.optimizer": "adamw", "learner.lr": 6e-5, "effort.kind": "none"},
+    "muon_price": {"learner.optimizer": "muon", "learner.lr": 1e-4, "effort.low.lam": 0.4},
+    "muon_grpo": {"learner.optimizer": "muon", "learner.lr": 1e-4, "algorithm.advantage": "grpo"},
+    "muon_64": {"learner.optimizer": "muon", "learner.lr": 1e-4, "algorithm.groups_per_step": 64},
+    "sgd_0.1": {"learner.optimizer": "sgd", "learner.lr": 0.1},
+    "sgd_0.3": {"learner.optimizer": "sgd", "learner.lr": 0.3},
+    "sgd_1": {"learner.optimizer": "sgd", "learner.lr": 1.0},
 }
 
 
@@ -75,7 +87,9 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
     tok = ChatTokenizer()
     specs, _ = select(args.envs, [])
     environments = [e for e in (resolve(s.id) for s in specs) if not e.needs_sandbox]
-    policy = build_policy("k3", config.model.preset, quant=QuantSpec(), seed=seed)
+    q = config.model.quant
+    spec = QuantSpec(q.expert_weights, q.expert_activations, q.scale_rule)
+    policy = build_policy("k3", config.model.preset, quant=spec, seed=seed)
     policy.load_named_weights(load_file(args.start))
     policy.to(device).refresh_quantized()
     policy.train(False)
@@ -86,7 +100,10 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
     rest = [p for _, p in trained if not any(p is m for m in matrices)]
     groups = [{"params": g, "muon": g is matrices} for g in (matrices, rest) if g]
     betas = (config.learner.beta1, config.learner.beta2)
-    optimizer = MuonAdamW(groups, config.learner.lr, betas, config.learner.weight_decay)
+    if config.learner.optimizer == "sgd":
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(rest, config.learner.lr, momentum=0.9, dampening=0.9)
+    else:
+        optimizer = MuonAdamW(groups, config.learner.lr, betas, config.learner.weight_decay)
     state = RunState(config, environments)
     pairs = held_out(config, environments, args.tasks)
     scorer = Scorer(policy)
@@ -151,7 +168,9 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
         batch = build_batch([x.group for x in kept], [x.advantages for x in kept], state.scale)
         shard = batch.shards(1, args.micro_tokens)[0]
         if not shard.tokens:
-            raise SystemExit(f"{name}: no group of step {state.step} has a signal; the start is too weak or too strong")
+            raise RuntimeError(
+                f"{name}: no group of step {state.step} has a signal; the start is too weak or too strong"
+            )
         entropy, loss_sum = 0.0, 0.0
         for micro in shard.micro_batches:
             scored = score(scorer, micro, False, device)
@@ -193,7 +212,9 @@ def describe(result: dict[str, Any]) -> str:
     text += " ".join(f"{e} {pair('sampled', f'solve/all/{e}')}" for e in efforts)
     text += " | tokens " + " ".join(f"{e} {pair('sampled', f'tokens_p50/all/{e}', 1)}" for e in efforts)
     down = min(
-        (last["sampled"][k] - first["sampled"][k], k) for k in first["sampled"] if k.startswith("solve/") and "all" not in k
+        (last["sampled"][k] - first["sampled"][k], k)
+        for k in first["sampled"]
+        if k.startswith("solve/") and "all" not in k
     )
     inner = " ".join(f"{e['step']}:{100 * e['sampled']['solve/macro']:.0f}" for e in result["evaluations"][1:-1])
     return f"{text} | worst {down[1][6:]} {100 * down[0]:+.0f} | {inner} | {result['curve'][-1]['seconds']:.0f} s"
@@ -203,6 +224,9 @@ def _work(job: tuple[str, int], args: argparse.Namespace) -> dict[str, Any]:
     name, seed = job
     result = run(name, RECIPES[name], seed, args)
     print(describe(result), flush=True)
+    if args.out:  # at once: what has ended stays if the rest is cut off
+        with args.out.open("a") as f:
+            f.write(json.dumps(result) + "\n")
     return result
 
 
@@ -220,15 +244,17 @@ def main() -> None:
     p.add_argument("--micro-tokens", type=int, default=32768)
     p.add_argument("--device", default=None)
     p.add_argument("--processes", type=int, default=2)
-    p.add_argument("--out", type=Path)
+    p.add_argument("--out", type=Path, help="JSON lines, one for each recipe and seed as it ends")
     args = p.parse_args()
     jobs = [(name, seed) for seed in args.seeds for name in args.recipes]
     context = multiprocessing.get_context("spawn")
     with context.Pool(args.processes, maxtasksperchild=1) as pool:
         calls = [pool.apply_async(_work, (job, args)) for job in jobs]
-        results = [call.get() for call in calls]
-    if args.out:
-        args.out.write_text(json.dumps(results, indent=1))
+        for call in calls:
+            call.wait()
+        for (name, seed), call in zip(jobs, calls, strict=True):
+            if not call.successful():
+                print(f"{name} seed {seed} failed")
 
 
 if __name__ == "__main__":

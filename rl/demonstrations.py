@@ -33,10 +33,11 @@ STYLES: tuple[Style, ...] = ("direct", "worked", "checked")
 STYLE_MIX: dict[str, tuple[float, float, float]] = {
     "low": (0.75, 0.20, 0.05),
     "medium": (0.40, 0.50, 0.10),
-    "high": (0.10, 0.75, 0.15),
-    "max": (0.05, 0.20, 0.75),
+    "high": (0.40, 0.50, 0.10),
+    "max": (0.35, 0.20, 0.45),
 }
-"""Share of each style by effort: tied, but not fixed, so that RL can shift it (spec/tiny_run section 9)."""
+"""Share of each style by effort: tied to it, so that efforts differ in length from the start, but not fixed: worked
+answers are right more often, and RL has to find out for which effort and task they pay."""
 
 _WAIT_S = 300.0
 """Deadline of one shard; a worker that needs longer is an error."""
