@@ -20,17 +20,17 @@ _PER_ROW = 4
 
 @dataclass(eq=False)
 class _Kept:
-    """One state: the tokens that it has seen, and its row in the pool."""
+    """One state: how many tokens it has seen, and its row in the pool."""
 
-    ids: np.ndarray
+    length: int
     slot: int
 
 
 class Sessions:
     """A pool of state rows, the least recently used evicted; a state serves only the tokens and weights that made it.
 
-    The key is (version, hash of the token ids), and the ids themselves are compared. Recurrent states cannot be cut,
-    so a prompt profits only from a state that ends exactly at one of its prefixes.
+    The key is (version, 128-bit hash of the token ids). Recurrent states cannot be cut, so a prompt profits only from a
+    state that ends exactly at one of its prefixes.
     """
 
     def __init__(self, policy: Any, batch: int, max_len: int, max_bytes: int = _BYTES) -> None:
@@ -63,7 +63,7 @@ class Sessions:
             if slot in slots:  # more entries than the pool has rows: the last ones stay
                 at = slots.index(slot)
                 del slots[at], rows_[at]
-            self._kept[key] = _Kept(ids, slot)
+            self._kept[key] = _Kept(len(ids), slot)
             self._lengths[len(ids)] += 1
             slots.append(slot)
             rows_.append(row)
@@ -82,14 +82,14 @@ class Sessions:
             running.update(prompt[at:length].tobytes())
             at = length
             key = (version, running.copy().digest())
-            if key in self._kept and np.array_equal(self._kept[key].ids, prompt[:length]):
+            if key in self._kept:
                 found = key
         if found is None:
             return 0
         kept = self._kept[found]
         state.copy_rows(torch.tensor([row]), self._pool, torch.tensor([kept.slot]))
         self._drop(found)
-        return len(kept.ids)
+        return kept.length
 
     def clear(self) -> None:
         """Forget every state (the weights have changed)."""
@@ -99,9 +99,9 @@ class Sessions:
     def _drop(self, key: tuple[int, bytes]) -> None:
         kept = self._kept.pop(key)
         self._free.append(kept.slot)
-        self._lengths[len(kept.ids)] -= 1
-        if not self._lengths[len(kept.ids)]:
-            del self._lengths[len(kept.ids)]
+        self._lengths[kept.length] -= 1
+        if not self._lengths[kept.length]:
+            del self._lengths[kept.length]
 
 
 def _hash(ids: np.ndarray) -> bytes:

@@ -157,6 +157,7 @@ def test_uniforms_are_in_range_spread_and_independent_of_the_batch() -> None:
     np.testing.assert_allclose(grid.mean(1), 0.5, atol=0.03)
     assert np.abs(np.corrcoef(grid) - np.eye(5)).max() < 0.1
     assert np.abs([np.corrcoef(g[:-1], g[1:])[0, 1] for g in grid]).max() < 0.1
+    assert not np.isin(grid[0], grid[1]).any()  # a neighbouring seed is not the same stream, shifted
     one = uniforms(seeds[3:4], np.array([1234]))[0]
     assert one == grid[3, 1234]
 

@@ -74,6 +74,7 @@ def test_states_never_cross_a_version() -> None:
     assert engine.stats()["sessions"] == 1
     weights = arrays(policy_of(seed=7))
     engine.load(describe(2, weights), weights)
+    assert engine.stats()["sessions"] == 0
     longer = [*prompt, *g.token_ids.tolist(), 9]
     engine.submit(request("b", longer))
     (h,) = drain(engine)["b"]

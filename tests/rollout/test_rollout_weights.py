@@ -92,6 +92,8 @@ def broken(kind: str) -> tuple[WeightManifest, dict[str, np.ndarray], str]:
         tensors[name] = tensors[name].reshape(1, -1)
     elif kind == "dtype":
         tensors[name] = tensors[name].astype(np.float16)
+    elif kind == "reinterpreted":
+        tensors[name] = tensors[name].view(np.int64)
     elif kind == "model shape":
         tensors[name] = tensors[name].reshape(1, -1)
         manifest.tensors[name] = describe(2, {name: tensors[name]}).tensors[name]
@@ -101,7 +103,9 @@ def broken(kind: str) -> tuple[WeightManifest, dict[str, np.ndarray], str]:
     return manifest, tensors, name
 
 
-@pytest.mark.parametrize("kind", ["bit", "missing", "unknown", "shape", "dtype", "model shape", "swapped"])
+@pytest.mark.parametrize(
+    "kind", ["bit", "missing", "unknown", "shape", "dtype", "reinterpreted", "model shape", "swapped"]
+)
 def test_a_wrong_push_is_refused_by_name_and_the_engine_then_refuses(kind: str) -> None:
     engine = engine_of(policy_of(seed=OLD))
     engine.submit(request("flying", [1, 2], max_tokens=50))

@@ -215,8 +215,8 @@ class ScriptedEngine:
             n = len(cut)
             routes = prompt_routes = None
             if self.routes:
-                # A token's route is its position, and the last sampled token has none.
-                at = np.arange(len(request.prompt_ids) + n, dtype=np.uint16)[:, None, None].repeat(2, 1)
+                # A token's route is its position and the turn that ran it; the last sampled token has none.
+                at = (1000 * turn + np.arange(len(request.prompt_ids) + n, dtype=np.uint16))[:, None, None].repeat(2, 1)
                 routes, prompt_routes = at[len(request.prompt_ids) :].copy(), at[: len(request.prompt_ids)]
                 routes[-1] = 65535
             out.append(
