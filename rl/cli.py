@@ -169,9 +169,13 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
+    from rl import runfiles
     from rl.launch import find
 
     folder = find(args.name)
+    if runfiles.status(folder) == runfiles.Status.FINISHED:
+        print(f"{folder} is finished: see it with `jointrl show {args.name}`")
+        return 0
     from rl.loop import resume  # it brings torch and ray: not for a name that does not exist
 
     return resume(folder)

@@ -210,6 +210,10 @@ def test_resume_finds_runs_by_name_and_by_folder(
     assert cli.main(["resume", "first"]) == 7
     assert cli.main(["resume", str(elsewhere)]) == 7
     assert [Path(f).resolve() for f in loop] == [folder, elsewhere]
+    with RunLog.reopen(folder) as log:
+        log.close_run([], [], {}, {})
+    assert cli.main(["resume", "first"]) == 0 and len(loop) == 2
+    assert "first is finished" in capsys.readouterr().out
     assert cli.main(["resume", "frist"]) == 2
     assert "did you mean first?" in capsys.readouterr().err
 
