@@ -86,7 +86,7 @@ def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     seen: Counter[str] = Counter()
     too_long: Counter[str] = Counter()
     losses: list[torch.Tensor] = []
-    keep_at = sorted(args.keep_at)
+    keep_at = list(args.keep_at)
     begin = time.perf_counter()
 
     def keep(name: str) -> None:
@@ -108,8 +108,9 @@ def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
             curve.append({"tokens": trainer.tokens, "seconds": seconds, "loss": loss, **report})
             print(json.dumps(curve[-1]), flush=True)
             losses.clear()
-            while keep_at and report["solve"] >= keep_at[0]:
-                keep(f"{args.preset}-{round(100 * keep_at.pop(0))}")
+            if reached := [rate for rate in keep_at if report["solve"] >= rate]:
+                keep(f"{args.preset}-{round(100 * max(reached))}")
+                keep_at = [rate for rate in keep_at if rate > max(reached)]
             ended = ended or report["solve"] >= args.stop_at
         shard = shard if ended else next(shards)
     shards.close()

@@ -23,6 +23,12 @@ PRIMER = ("primer/copy", "primer/count", "primer/bracket_depth")
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(autouse=True)
+def short_answers(monkeypatch):
+    """Random policies never end a turn by themselves."""
+    monkeypatch.setattr("rl.examine.MAX_NEW", 20)
+
+
 def sequences(shard: Shard) -> list[np.ndarray]:
     return np.split(shard.ids, np.cumsum(shard.lengths)[:-1])
 
