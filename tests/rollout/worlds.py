@@ -238,9 +238,9 @@ class ScriptedEngine:
     async def stats(self) -> dict[str, float]:
         return {"version": float(self.version)}
 
-    async def requests(self) -> list[str]:
-        """Ids of all requests so far."""
-        return [r.id for r in self.asked]
+    async def requests(self) -> list[tuple[str, int]]:
+        """Id and number of continuations of all requests so far."""
+        return [(r.id, len(r.sampling)) for r in self.asked]
 
 
 class Handle:
