@@ -31,6 +31,12 @@ _ENOUGH = 8
 """A prefill is worth an interruption at once if it adds one in so many to the active rows."""
 
 
+_LANES = 16
+"""Decoded rows are filled up to a multiple of this. A vectorised function computes the last few elements of a tensor by
+other instructions than the rest (another exp, say), and a product of one or two rows is summed in another order: with
+whole lanes a row's result is the same bits whatever the number of rows."""
+
+
 @dataclass(eq=False)
 class _Order:
     """One request, and what came back of it so far."""
@@ -65,8 +71,8 @@ class NativeEngine:
     """Generates with a `model.Policy` on the policy's device; call `step` while `busy`.
 
     max_batch: rows decoded at once; max_context: tokens of prompt and output together. Nothing is generated before
-    `load` has verified a whole set of weights. A sample depends on weights, prompt, sampling and seed alone, not on
-    what else is in the batch (up to float rounding: a matrix product may sum in an order that depends on the batch).
+    `load` has verified a whole set of weights. A sample depends on weights, prompt, sampling and seed, not on what else
+    is in the batch: decoding is the same bit for bit, prefill up to the order in which the model sums.
     """
 
     def __init__(self, policy: Any, max_batch: int, max_context: int, record_routes: bool = True) -> None:
@@ -76,14 +82,15 @@ class NativeEngine:
         self._why = "no weights were loaded yet"
         self._checksum = ""
         self._shapes = {name: tuple(w.shape) for name, w in policy.named_weights()}
-        self._state = policy.new_state(max_batch, max_context)
-        self._sessions = Sessions(policy, max_batch, max_context)
+        capacity = -(-max_batch // _LANES) * _LANES
+        self._state = policy.new_state(capacity, max_context)
+        self._sessions = Sessions(policy, capacity, max_context)
         self._orders: dict[str, _Order] = {}
         self._waiting: deque[_Sequence] = deque()
         self._rows: list[_Sequence] = []
         self._tape = Tape(max_batch)
         self._finished: list[tuple[str, list[Generation]]] = []
-        self._last = np.zeros(max_batch, np.int64)
+        self._last = np.zeros(capacity, np.int64)
         """Per row: the token that was sampled and not fed yet."""
         self._position = np.zeros(max_batch, np.int64)
         """Per row: tokens of its sequence so far, which is the index of the next one."""
@@ -247,10 +254,11 @@ class NativeEngine:
 
     def _decode(self) -> None:
         n = len(self._rows)
-        logits, routes = self.policy.decode(torch.from_numpy(self._last[:n]), self._state, n)
-        ids, logps = self._sample(logits, 0, n)
-        # int32 on the way: torch has no conversion from int64 to uint16 on every device.
-        table = routes.to(torch.int32).cpu().numpy() if self.record_routes else None
+        lanes = -(-n // _LANES) * _LANES
+        self._state.lengths[n:lanes] = 0  # rows of no sequence: they begin anew in every step, and nobody looks
+        logits, routes = self.policy.decode(torch.from_numpy(self._last[:lanes]), self._state, lanes)
+        ids, logps = self._sample(logits[:n], 0, n)
+        table = routes[:n].cpu().numpy() if self.record_routes else None
         self._tape.append(table, ids, logps, self._served)
         self.counts["steps"] += 1
         self._advance(0, ids)

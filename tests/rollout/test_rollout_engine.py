@@ -8,6 +8,7 @@ import torch
 from engine_tools import drain, engine_of, plain, policy_of, prompts, request, same
 
 from model.logprob import token_logprobs
+from model import K3Config, Policy, QuantSpec
 from rollout.engine.base import FinishReason
 from rollout.engine.sampling import sample, uniforms
 from rollout.engine.tape import NO_ROUTE
@@ -59,6 +60,22 @@ def test_batch_size_and_neighbours_change_nothing(max_batch: int) -> None:
         together.submit(r)
     for id, (g,) in drain(together).items():
         same(g, alone[id][0])
+
+
+def test_decoding_is_the_same_bit_for_bit_whatever_the_number_of_rows() -> None:
+    # float32 and rounded experts: here a last bit that differs may become another expert or another code.
+    policy = Policy(K3Config.preset("tiny"), QuantSpec())
+    policy.reset_parameters(5)
+    prompt = prompts(1, longest=20, seed=13)[0]
+    many = engine_of(policy, max_batch=64)
+    many.submit(request("g", prompt, seeds=tuple(range(39)), max_tokens=30))
+    together = drain(many)["g"]
+    for i in (0, 17, 38):
+        alone = engine_of(policy, max_batch=1)
+        alone.submit(request("g", prompt, seeds=(i,), max_tokens=30))
+        (g,) = drain(alone)["g"]
+        assert g.logprobs.tobytes() == together[i].logprobs.tobytes()
+        same(g, together[i])
 
 
 def test_order_and_moment_of_admission_change_nothing() -> None:
