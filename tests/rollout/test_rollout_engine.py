@@ -7,8 +7,8 @@ import pytest
 import torch
 from engine_tools import drain, engine_of, plain, policy_of, prompts, request, same
 
-from model.logprob import token_logprobs
 from model import K3Config, Policy, QuantSpec
+from model.logprob import token_logprobs
 from rollout.engine.base import FinishReason
 from rollout.engine.sampling import sample, uniforms
 from rollout.engine.tape import NO_ROUTE
