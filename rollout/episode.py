@@ -19,10 +19,7 @@ from rewards.grade import Grade, GradeStatus
 from rollout.engine.base import FinishReason, GenerateRequest, Generation
 from rollout.engine.router import EngineRouter
 from rollout.tools import answer_malformed, failed_call, merge_results
-from rollout.trajectory import GroupOrder, Node, Sampling, StopReason, Trajectory
-
-NO_ROUTE = 65535
-"""Route of a token that was never run through the engine."""
+from rollout.trajectory import NO_ROUTE, GroupOrder, Node, Sampling, StopReason, Trajectory
 
 _CUT = {
     FinishReason.LENGTH: StopReason.TOKENS,

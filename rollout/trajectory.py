@@ -12,6 +12,9 @@ from environments.task import Message, Task
 from rewards.efforts import Effort
 from rewards.grade import Grade
 
+NO_ROUTE = 65535
+"""Route of a token that no engine has run: one that was sampled last and never fed back."""
+
 
 class StopReason(StrEnum):
     """Why an episode ended; every member is a metric `stop/<reason>`."""
@@ -57,7 +60,7 @@ class Node:
 
     token_ids int32 [T]; logprobs float32 [T] (0 where not sampled); loss_mask uint8 [T] (1 = sampled by the policy);
     versions int32 [T] (weight version that sampled the token, -1 where not sampled);
-    routes: None or uint16 [T, moe layers, top-k] expert ids (65535 = not recorded).
+    routes: None or uint16 [T, moe layers, top-k] expert ids (NO_ROUTE = not recorded).
     Raises ValueError if lengths differ: nothing is ever padded or cut to fit.
     """
 

@@ -20,9 +20,9 @@ from rollout.engine import prefill
 from rollout.engine.base import EngineNotReady, FinishReason, GenerateRequest, Generation, WeightManifest
 from rollout.engine.sampling import sample, uniforms
 from rollout.engine.sessions import Sessions
-from rollout.engine.tape import NO_ROUTE, Tape
+from rollout.engine.tape import Tape
 from rollout.engine.weights import verify
-from rollout.trajectory import Sampling
+from rollout.trajectory import NO_ROUTE, Sampling
 
 _PATIENCE = 8
 """Decode steps that a waiting sequence may be made to wait so that several prompts are prefilled together."""

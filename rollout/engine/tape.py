@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-NO_ROUTE = 65535
-"""Route of a token that was not run: the last sampled one, which is never fed back."""
+from rollout.trajectory import NO_ROUTE
 
 _STEPS = 64
 """Decode steps held as one block."""

@@ -11,7 +11,7 @@ from model import K3Config, Policy, QuantSpec
 from model.logprob import token_logprobs
 from rollout.engine.base import FinishReason
 from rollout.engine.sampling import sample, uniforms
-from rollout.engine.tape import NO_ROUTE
+from rollout.trajectory import NO_ROUTE
 
 
 @pytest.mark.parametrize("dtype,tolerance", [(torch.float32, 1e-4), (torch.float64, 1e-7)])

@@ -117,10 +117,10 @@ def strip(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_worker_holds_no_more_episodes_than_it_may(make: Make) -> None:
-    s = make(2, "slow", episodes_per_worker=4)
+    s = make(1, "slow", episodes_per_worker=4)
     s.submit([order(id=f"g{i}", n=2) for i in range(7)] + [order(id="large", n=9)])
     now = s.stats()
-    assert now["rollout/running_episodes"] == 8 and now["rollout/queued"] == 4
+    assert now["rollout/running_episodes"] == 4 and now["rollout/queued"] == 6
     groups, lost = settle(s)
     assert len(groups) == 8 and not lost  # the large one too: it got a worker of its own
 
@@ -181,7 +181,7 @@ def test_a_group_that_was_lost_once_is_whole_afterwards(make: Make, tmp_path: Pa
 
 def test_a_group_beyond_its_deadline_is_dispatched_once_more_and_then_retired(make: Make) -> None:
     # Workers keep a softer deadline themselves; one that does not is what the scheduler's is for.
-    s = make(2, "stuck", group_timeout_s=1.0, spawn=lambda name, index: actor(Deaf))
+    s = make(1, "stuck", group_timeout_s=1.0, spawn=lambda name, index: actor(Deaf))
     s.submit([order(id="late"), order(id="later")])
     groups, lost = settle(s)
     assert not groups and {o.id for o, _ in lost} == {"late", "later"}

@@ -9,8 +9,8 @@ from engine_tools import arrays, drain, engine_of, plain, policy_of, prompts, re
 from rollout.engine.base import FinishReason, Generation
 from rollout.engine.native import NativeEngine
 from rollout.engine.sessions import Sessions
-from rollout.engine.tape import NO_ROUTE
 from rollout.engine.weights import describe
+from rollout.trajectory import NO_ROUTE
 
 ANY = tuple(range(0, 512, 3))
 """Stop ids that end a turn after a few tokens."""

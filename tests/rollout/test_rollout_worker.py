@@ -16,8 +16,8 @@ from environments.task import Limits
 from rewards.grade import GradeStatus
 from rl.config import Config
 from rollout.engine import router
-from rollout.episode import NO_ROUTE, turn_seed
-from rollout.trajectory import Group, GroupOrder, StopReason, Trajectory
+from rollout.episode import turn_seed
+from rollout.trajectory import NO_ROUTE, Group, GroupOrder, StopReason, Trajectory
 from rollout.worker import RolloutWorker
 
 
