@@ -95,6 +95,12 @@ def turn_seed(seed: int, turn: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+async def _close(sandbox: Sandbox) -> None:
+    """Give a sandbox back; one that is gone already is what was wanted."""
+    with suppress(SandboxError):
+        await sandbox.close()
+
+
 class Episode:
     """One trajectory in the making; `play` runs it to its end and never raises for what an episode may meet."""
 
@@ -250,7 +256,7 @@ class Episode:
     async def _leave(self) -> None:
         if self.sandbox is not None:
             sandbox, self.sandbox = self.sandbox, None
-            await sandbox.close()
+            await _close(sandbox)
 
     async def _verdict(self) -> Grade:
         """Graded where the agent never was: a fresh sandbox on the frozen files. Failures become masked grades."""
@@ -278,7 +284,7 @@ class Episode:
             return Grade.failed(status, f"{type(e).__name__}: {e}")
         finally:
             if place is not None:
-                await place.close()
+                await _close(place)
             self.seconds["grade"] += time.monotonic() - begin
 
     def _add(self, node: Node, routes: np.ndarray | None = None) -> None:
