@@ -179,6 +179,9 @@ class LearnerConfig:
     optimizer: str = "adamw"
     """adamw or muon."""
     lr: float = 3.0e-4
+    lr_scale: dict[str, float] = field(default_factory=lambda: {"embed_tokens": 0.1, "conv1d": 0.1})
+    """Multiples of lr by part of a parameter's name. AdamW moves every weight by about lr whatever its size: tensors of
+    small weights, such as these two kinds, are what a step destroys first."""
     weight_decay: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.95

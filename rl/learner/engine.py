@@ -29,7 +29,8 @@ def freeze(policy: nn.Module) -> list[str]:
 
 
 def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str, Any]]:
-    """Groups that differ in weight decay (vectors have none), in optimizer half (Muon) and in expert parallelism.
+    """Groups that differ in weight decay (vectors have none), in step size (`lr_scale`), in optimizer half (Muon) and
+    in expert parallelism.
 
     Groups of expert-parallel parameters are marked as DeepSpeed wants them: reduced over their own holders only.
     """
@@ -38,11 +39,13 @@ def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str,
         if p.requires_grad:
             matrix = p.ndim >= 2 and min(p.shape[-2:]) > 1
             muon = config.optimizer == "muon" and matrix and not any(part in name for part in NOT_MUON)
-            groups.setdefault((getattr(p, "group_name", None), matrix, muon), []).append(p)
+            scale = next((s for part, s in config.lr_scale.items() if part in name), 1.0)
+            groups.setdefault((getattr(p, "group_name", None), matrix, muon, scale), []).append(p)
     out = []
-    for (expert, matrix, muon), params in groups.items():
+    for (expert, matrix, muon, scale), params in groups.items():
         group: dict[str, Any] = {"params": params, "weight_decay": config.weight_decay if matrix else 0.0}
         group["name"] = expert or f"shared_{'matrix' if matrix else 'vector'}{'_muon' if muon else ''}"
+        group["lr_scale"] = scale
         if expert is not None:
             group["moe"] = True
         if config.optimizer == "muon":
@@ -92,6 +95,6 @@ def learning_rate(config: LearnerConfig, step: int) -> float:
 
 
 def set_learning_rate(engine: Any, rate: float) -> None:
-    """For every parameter group."""
+    """For every parameter group, times the group's own scale."""
     for group in engine.optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["lr_scale"]
