@@ -27,12 +27,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "jointrl needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
-# A CPU build of torch: from the indexes that pip knows, else from PyTorch's own. The lock then finds it in place.
+# A CPU build of torch where the indexes that pip knows have one (PIP_EXTRA_INDEX_URL adds PyTorch's own), else the
+# usual build with what it needs. The lock then finds it in place.
 $(VENV)/.torch: requirements/base.lock | $(VENV)/bin/python
 	@echo "installing torch into $(VENV) ..."
-	@torch=$$(grep '^torch==' requirements/base.lock)+cpu; \
-	  $(PIP) install -qq --no-deps "$$torch" || \
-	  $(PIP) install -qq --no-deps "$$torch" --index-url https://download.pytorch.org/whl/cpu
+	@torch=$$(grep '^torch==' requirements/base.lock); \
+	  $(PIP) install -qq --no-deps "$$torch+cpu" || $(PIP) install -qq "$$torch"
 	@touch $@
 
 $(VENV)/.base: requirements/base.lock pyproject.toml $(VENV)/.torch

@@ -97,7 +97,7 @@ def spec_of(name: str) -> EnvSpec:
         raise ValueError(f"unknown environment {name!r}{nearest(name)}")
     cls = _load(name)
     return EnvSpec(
-        id=cls.id or name,
+        id=name,
         use=name,
         domain=cls.domain,
         tags=tuple(cls.tags),

@@ -76,7 +76,7 @@ def verify(folder: Path) -> dict[str, Any]:
 
 def latest(root: Path) -> tuple[Path | None, list[str]]:
     """The newest folder that verifies (None if there is none), and a sentence for each newer one that was skipped."""
-    skipped = []
+    skipped: list[str] = []
     for folder in reversed(_folders(root)):
         try:
             verify(folder)

@@ -57,10 +57,19 @@ class Cluster:
         return self
 
     def sync(self, version: int) -> dict[str, float]:
-        """Push the learners' weights to every engine; a restarted engine gets them again the next time it is asked."""
+        """Push the learners' weights to every engine as `version`; returns metrics of it."""
         from rl.sync import sync
 
-        return sync(self.learners, self.engines, version, self.config.engine.request_timeout_s)
+        self.pushed, metrics = sync(self.learners, self.engines, version, self.config.engine.request_timeout_s)
+        return metrics
+
+    def heal(self) -> list[str]:
+        """Give the present weights to engines that lost them (a dead engine restarts empty); returns their names."""
+        from rl.sync import push
+
+        empty = self.scheduler.stale_engines(self.pushed[0].version)
+        push(self.pushed, empty, self.config.engine.request_timeout_s)
+        return sorted(empty)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

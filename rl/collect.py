@@ -15,10 +15,14 @@ from typing import Any, Protocol
 
 from rl.assess import Assessed
 from rl.config import Config
+from rl.errors import UserError
 from rl.ledger import GroupState, Ledger, LedgerError
 from rl.mixture import Mixture
 from rollout.buffer import RolloutBuffer
 from rollout.trajectory import Group, GroupOrder
+
+_QUIET_S = 5.0
+"""Without a finished group for this long, in seconds, engines are asked whether they still have their weights."""
 
 
 class Rollout(Protocol):
@@ -34,12 +38,14 @@ class Rollout(Protocol):
         """Orders that were given up since the last call, with the reason."""
 
 
-class StarvedError(RuntimeError):
+class StarvedError(UserError):
     """No step could be filled; the message says what was drawn and why none of it was usable."""
 
 
 class Collector:
-    """Holds what is pending. `assess` turns a finished group into numbers and says whether it has a signal."""
+    """Holds what is pending. `assess` turns a finished group into numbers and says whether it has a signal; `heal` is
+    called when nothing has finished for a while: a restarted engine may be waiting for its weights.
+    """
 
     def __init__(
         self,
@@ -49,8 +55,10 @@ class Collector:
         rollout: Rollout,
         assess: Callable[[Group], Assessed],
         version: int = 0,
+        heal: Callable[[], object] = lambda: None,
     ) -> None:
         self.config, self.mixture, self.ledger, self.rollout, self.assess = config, mixture, ledger, rollout, assess
+        self.heal = heal
         a = config.algorithm
         self.buffer = RolloutBuffer(a.groups_per_step, a.max_staleness, config.rollout.min_group, version)
         self.redo = [GroupOrder.from_json(e.order) for e in ledger.having(GroupState.PLANNED)]
@@ -59,6 +67,7 @@ class Collector:
         """Everything assessed for this step, with and without a signal: what the metrics and the mixture look at."""
         self.retired: Counter[str] = Counter()
         self.drawn = 0
+        self._healed = 0.0
 
     def batch(self) -> list[Assessed]:
         """The groups of one optimizer step, oldest weights first, then by id; call `advance` when it is trained.
@@ -170,7 +179,7 @@ class Collector:
             return
         refused = self.buffer.put(group)
         if refused:
-            self._retire(id, refused.split(":")[0])
+            self._retire(id, refused)
         else:
             self.waiting[id] = x
 
@@ -180,10 +189,13 @@ class Collector:
 
     def _retire(self, id: str, reason: str) -> None:
         self.ledger.retire(id, reason)
-        self.retired[reason] += 1
+        self.retired[reason.split(":")[0]] += 1
 
     def _watch(self, last_news: float, news: bool, pending: int) -> float:
         now = time.monotonic()
+        if not news and now - max(last_news, self._healed) > _QUIET_S:
+            self.heal()
+            self._healed = now
         if not news and now - last_news > 3 * self.config.rollout.group_timeout_s:
             raise TimeoutError(f"nothing finished for {now - last_news:.0f} s while {pending} groups are pending")
         return now if news else last_news

@@ -95,8 +95,8 @@ class EnvsConfig:
     """Catalogue ids or globs left out."""
     levels: list[int] = field(default_factory=lambda: [1, 2])
     """Levels that training draws from (those that an environment has)."""
-    weights: dict[str, float] = field(default_factory=dict)
-    """Relative weight by id or glob; 1 where nothing matches."""
+    weights: dict[str, float] = field(default_factory=lambda: {"workshop/*": 0.25})
+    """Relative weight by id or glob; 1 where nothing matches. An episode in sandboxes costs ten others."""
     adaptive: bool = True
     """Prefer tasks whose solve rate is near one half: weight s(1-s) + floor, per environment, level and effort."""
     floor: float = 0.05
@@ -122,7 +122,7 @@ class EffortConfig:
 
     kind: str = "budget"
     """budget (price and override), price (price only), or none (outcome alone: the negative control)."""
-    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.15, tau=3.0))
+    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.5, tau=3.0))
     medium: EffortLevel = field(default_factory=lambda: EffortLevel(enabled=False, lam=0.05, tau=4.0))
     high: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.02, tau=6.0))
     max: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.0, tau=12.0))
@@ -131,7 +131,7 @@ class EffortConfig:
     ramp_steps: int = 10
     """Steps over which the price rises from 0 to lam; the override speaks when the ramp ends."""
     override_all_failed: bool = False
-    """Whether the budget override speaks in groups without a success (length pressure there is known to collapse training)."""
+    """Whether the override speaks in groups without a success (length pressure there is known to collapse training)."""
 
 
 @dataclass
@@ -144,7 +144,7 @@ class AlgorithmConfig:
     """two_sided (ratio mask with squared-log regulariser, default), ppo_clip, dapo, gspo, cispo."""
     group_size: int = 8
     """Samples of one task and effort."""
-    groups_per_step: int = 32
+    groups_per_step: int = 64
     """Groups in one optimizer step."""
     max_staleness: int = 0
     """0 synchronous, 1 one step off, more: asynchronous, in weight versions."""
@@ -157,12 +157,12 @@ class AlgorithmConfig:
     kl_tau: float = 0.01
     """Weight of the squared log-ratio to the behaviour policy."""
     correction: str = "none"
-    """Off-policy correction: none, tis (truncated importance sampling), icepop, sequence_mask; metrics are always on."""
+    """Off-policy correction: none, tis (truncated importance sampling), icepop, sequence_mask; always measured."""
     tis_cap: float = 2.0
     """Cap of the truncated importance weight."""
     dynamic_sampling: bool = True
     """Groups whose raw outcomes are all equal are retired with their reason and replaced."""
-    max_sampling_rounds: int = 4
+    max_sampling_rounds: int = 1
     """Groups sampled for one step at most, in multiples of groups_per_step; then the step trains on what it has."""
     env_advantage_scale: bool = True
     """Divide advantages by a running RMS per environment, so that no domain dominates."""
@@ -178,13 +178,13 @@ class LearnerConfig:
     zero_stage: int = 1
     optimizer: str = "adamw"
     """adamw or muon."""
-    lr: float = 3.0e-4
+    lr: float = 1.0e-4
     lr_scale: dict[str, float] = field(default_factory=lambda: {"embed_tokens": 0.1, "conv1d": 0.1})
     """Multiples of lr by part of a parameter's name. AdamW moves every weight by about lr whatever its size: tensors of
     small weights, such as these two kinds, are what a step destroys first."""
     weight_decay: float = 0.0
     beta1: float = 0.9
-    beta2: float = 0.95
+    beta2: float = 0.99
     warmup_steps: int = 2
     """Steps of linear learning-rate warm-up."""
     clip_grad_norm: float = 1.0

@@ -63,7 +63,13 @@ class Run:
                 self.house.learners.load(self.folder)
             self.log.metrics(self.state.step, self.house.sync(self.state.version))
             self.collector = Collector(
-                self.config, self.state.mixture, self.ledger, self.house.scheduler, self.judge, self.state.version
+                self.config,
+                self.state.mixture,
+                self.ledger,
+                self.house.scheduler,
+                self.judge,
+                self.state.version,
+                self.heal,
             )
             if self.saved:
                 self.collector.load_state_dict(self.saved["collector"])
@@ -122,6 +128,11 @@ class Run:
         for order, reason in lost:
             self.log.event("evaluation_lost", order=order.id, reason=reason)
         return rows
+
+    def heal(self) -> None:
+        """Nothing moves: give weights to engines that lost theirs."""
+        for name in self.house.heal():
+            self.log.event("engine_restored", engine=name, version=self.state.version)
 
     def save(self) -> None:
         """A checkpoint of learners, state, waiting groups and the ledger's position."""

@@ -9,23 +9,45 @@ import ray
 
 if TYPE_CHECKING:
     from rl.learner.group import LearnerGroup
+    from rollout.engine.base import WeightManifest
 
 
 class SyncError(RuntimeError):
     """An engine did not take the weights; the message names it."""
 
 
-def sync(learners: LearnerGroup, engines: dict[str, Any], version: int, timeout_s: float) -> dict[str, float]:
-    """Push the learners' weights to every engine as `version`; returns metrics of the push.
+Push = tuple["WeightManifest", list[Any]]
+"""A manifest and the object references of its buckets."""
 
-    Buckets travel through the object store once, whatever the number of engines. Raises SyncError naming the engine that
-    failed, is late (timeout_s, seconds), or serves another version afterwards.
+
+def sync(
+    learners: LearnerGroup, engines: dict[str, Any], version: int, timeout_s: float
+) -> tuple[Push, dict[str, float]]:
+    """Push the learners' weights to every engine as `version`; returns what was pushed, and metrics of it.
+
+    Buckets travel through the object store once, whatever the number of engines. Raises SyncError, see `push`.
     """
     begin = time.monotonic()
     manifest, buckets = learners.export(version)
     exported = time.monotonic()
+    push((manifest, buckets), engines, timeout_s)
+    return (manifest, buckets), {
+        "sync/export_s": exported - begin,
+        "sync/load_s": time.monotonic() - exported,
+        "sync/tensors": float(len(manifest.tensors)),
+        "sync/version": float(version),
+    }
+
+
+def push(weights: Push, engines: dict[str, Any], timeout_s: float) -> None:
+    """Have every engine load, verify and serve these weights.
+
+    Raises SyncError naming the engine that failed, is late (timeout_s, seconds), or serves another version afterwards.
+    """
+    manifest, buckets = weights
+    version = manifest.version
     calls = {name: engine.update_weights.remote(manifest, buckets) for name, engine in engines.items()}
-    deadline = exported + timeout_s
+    deadline = time.monotonic() + timeout_s
     for name, call in calls.items():
         try:
             served = ray.get(call, timeout=max(0.0, deadline - time.monotonic()))
@@ -35,9 +57,3 @@ def sync(learners: LearnerGroup, engines: dict[str, Any], version: int, timeout_
             raise SyncError(f"engine {name} refused version {version}: {e}") from e
         if served != version:
             raise SyncError(f"engine {name} serves version {served} after the push of {version}")
-    return {
-        "sync/export_s": exported - begin,
-        "sync/load_s": time.monotonic() - exported,
-        "sync/tensors": float(len(manifest.tensors)),
-        "sync/version": float(version),
-    }

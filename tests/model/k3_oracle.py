@@ -1,4 +1,4 @@
-"""The K3 / K3.1 forward written a second time: one sequence, one token after the other, float64, straight from the spec.
+"""The K3 / K3.1 forward written a second time: one sequence, token after token, float64, straight from the equations.
 
 It shares nothing with model/ but the config and the weights' public names, so that a silent error would have to be made
 twice: 1-based layer lists, the A_log slice, g_proj by layer type, the state's axes, SiTU's caps, the router's input,
@@ -58,7 +58,9 @@ class Oracle:
     def _mix(self, sources: list[Tensor], name: str) -> Tensor:
         scores = []
         for v in sources:
-            scores.append(_rms(v, self.w[name + "_norm.weight"], self.c.rms_norm_eps) @ self.w[name + "_proj.weight"][0])
+            scores.append(
+                _rms(v, self.w[name + "_norm.weight"], self.c.rms_norm_eps) @ self.w[name + "_proj.weight"][0]
+            )
         p = torch.softmax(torch.stack(scores, -1), -1)
         return sum(p[:, i, None] * v for i, v in enumerate(sources))  # type: ignore[return-value]
 
@@ -124,7 +126,13 @@ class Oracle:
 
     def _full(self, p: str, x: Tensor) -> Tensor:
         c, w = self.c, self.w
-        nh, nope, pe, vd, r = c.num_attention_heads, c.qk_nope_head_dim, c.qk_rope_head_dim, c.v_head_dim, c.kv_lora_rank
+        nh, nope, pe, vd, r = (
+            c.num_attention_heads,
+            c.qk_nope_head_dim,
+            c.qk_rope_head_dim,
+            c.v_head_dim,
+            c.kv_lora_rank,
+        )
         cq = _rms(x @ w[p + "q_a_proj.weight"].T, w[p + "q_a_layernorm.weight"], c.rms_norm_eps)
         q = (cq @ w[p + "q_b_proj.weight"].T).view(-1, nh, nope + pe)
         kva = x @ w[p + "kv_a_proj_with_mqa.weight"].T
@@ -155,7 +163,7 @@ class Oracle:
 
 
 def randomised(policy, seed: int = 0):  # type: ignore[no-untyped-def]
-    """The policy with every weight drawn at a useful size (queries, gates, norms and biases too), so that all of it matters."""
+    """The policy with every weight drawn at a useful size (queries, gates, norms, biases too), so that all of it matters."""
     g = torch.Generator().manual_seed(seed)
     new = {}
     for name, w in policy.named_weights():

@@ -90,6 +90,9 @@ class PlayedCluster:
 
     def __exit__(self, *_: object) -> None: ...
 
+    def heal(self) -> list[str]:
+        return []
+
     def sync(self, version: int) -> dict[str, float]:
         self.scheduler.version = version
         return {}

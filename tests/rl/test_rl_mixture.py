@@ -1,4 +1,4 @@
-"""The mixture draws by share and by signal, starves nothing, and continues after a restore as if it had never stopped."""
+"""The mixture draws by share and by signal, starves nothing, and a restored one continues the straight one."""
 
 import random
 from collections import Counter
