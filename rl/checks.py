@@ -267,7 +267,7 @@ def check_efforts(config: Config) -> list[Check]:
 
 def check_environments(config: Config) -> list[Check]:
     """Whether the mixture exists, has the efforts and levels asked for, and fits the context."""
-    from environments.catalogue import resolve, select
+    from environments.catalogue import CATALOGUE, resolve, select
 
     try:
         specs, left_out = select(config.envs.names, config.envs.exclude, config.controls.exclude_tags)
@@ -276,8 +276,8 @@ def check_environments(config: Config) -> list[Check]:
         return [Check(Verdict.FAIL, "environments", str(error))]
     fail = []
     for pattern in config.envs.weights:
-        if not any(fnmatchcase(s.id, pattern) for s in specs):
-            fail.append(f"envs.weights names {pattern!r}, which matches no chosen environment")
+        if not any(fnmatchcase(id, pattern) for id in (*CATALOGUE, *limits)):
+            fail.append(f"envs.weights names {pattern!r}, which matches no environment")
     on = enabled_efforts(config)
     for s in specs:
         if not set(s.efforts) & set(on):

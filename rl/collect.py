@@ -60,6 +60,10 @@ class Collector:
         self.config, self.mixture, self.ledger, self.rollout, self.assess = config, mixture, ledger, rollout, assess
         self.heal = heal
         a = config.algorithm
+        self._rounds = a.max_sampling_rounds * a.groups_per_step
+        self._ahead = a.max_staleness * a.groups_per_step
+        self._allowance = self._rounds + self._ahead
+        """Groups that may still be drawn in this step."""
         self.buffer = RolloutBuffer(a.groups_per_step, a.max_staleness, config.rollout.min_group, version)
         self.redo = [GroupOrder.from_json(e.order) for e in ledger.having(GroupState.PLANNED)]
         self.waiting: dict[str, Assessed] = {}
@@ -72,13 +76,16 @@ class Collector:
     def batch(self) -> list[Assessed]:
         """The groups of one optimizer step, oldest weights first, then by id; call `advance` when it is trained.
 
-        Returns fewer than `groups_per_step` when `max_sampling_rounds` is used up. Raises StarvedError if there are
-        none, and TimeoutError if nothing finishes within three group deadlines (dispatch, re-dispatch, margin).
+        Returns fewer than `groups_per_step` when the groups of `max_sampling_rounds` are in and too few of them have a
+        signal. Raises StarvedError if none has, and TimeoutError if nothing finishes within three group deadlines
+        (dispatch, re-dispatch, margin).
         """
         last_news = time.monotonic()
         while True:
             self._fill()
-            if self.buffer.ready() or not self.buffer.in_flight:
+            settled = len(self.seen) >= self._rounds and len(self.buffer) > 0
+            some = min(len(self.buffer), self.config.algorithm.groups_per_step)
+            if not self.buffer.in_flight or self.buffer.ready() or (settled and self.buffer.ready(some)):
                 break
             done, lost = self._news()
             for group in done:
@@ -102,6 +109,8 @@ class Collector:
         """The step is trained and the engines serve `version`: a new step begins."""
         self.buffer.advance(version)
         self.seen, self.retired, self.drawn = [], Counter(), 0
+        pending = self.buffer.in_flight + len(self.buffer)
+        self._allowance = self._rounds + max(0, self._ahead - pending)
 
     def evaluate(self, orders: list[GroupOrder]) -> tuple[list[Group], list[tuple[GroupOrder, str]]]:
         """Run evaluation orders to the end: finished groups, and lost orders with their reasons.
@@ -151,7 +160,7 @@ class Collector:
 
     def _fill(self) -> None:
         a = self.config.algorithm
-        room = min(self.buffer.capacity(), a.max_sampling_rounds * a.groups_per_step - self.drawn)
+        room = min(self.buffer.capacity(), self._allowance - self.drawn)
         orders = []
         for _ in range(max(0, room)):
             if self.redo:

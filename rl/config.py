@@ -96,7 +96,7 @@ class EnvsConfig:
     levels: list[int] = field(default_factory=lambda: [1, 2])
     """Levels that training draws from (those that an environment has)."""
     weights: dict[str, float] = field(default_factory=lambda: {"workshop/*": 0.25})
-    """Relative weight by id or glob; 1 where nothing matches. An episode in sandboxes costs ten others."""
+    """Relative weight by id or glob (the last match counts), else 1. A sandbox episode costs about ten others."""
     adaptive: bool = True
     """Prefer tasks whose solve rate is near one half: weight s(1-s) + floor, per environment, level and effort."""
     floor: float = 0.05
@@ -181,7 +181,7 @@ class LearnerConfig:
     lr: float = 1.0e-4
     lr_scale: dict[str, float] = field(default_factory=lambda: {"embed_tokens": 0.1, "conv1d": 0.1})
     """Multiples of lr by part of a parameter's name. AdamW moves every weight by about lr whatever its size: tensors of
-    small weights, such as these two kinds, are what a step destroys first."""
+    small weights, such as these two kinds, are what full steps destroy first."""
     weight_decay: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.99

@@ -129,7 +129,5 @@ def held_out(config: Config, environments: list[Environment], n: int) -> list[tu
 
 
 def _env_weight(config: Config, id: str) -> float:
-    for pattern, weight in config.envs.weights.items():
-        if fnmatch.fnmatch(id, pattern):
-            return weight
-    return 1.0
+    matching = [w for pattern, w in config.envs.weights.items() if fnmatch.fnmatchcase(id, pattern)]
+    return matching[-1] if matching else 1.0

@@ -163,7 +163,7 @@ class Oracle:
 
 
 def randomised(policy, seed: int = 0):  # type: ignore[no-untyped-def]
-    """The policy with every weight drawn at a useful size (queries, gates, norms, biases too), so that all of it matters."""
+    """The policy with every weight drawn at a useful size (queries, gates, norms, biases too): all of it matters."""
     g = torch.Generator().manual_seed(seed)
     new = {}
     for name, w in policy.named_weights():

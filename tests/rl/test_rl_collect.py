@@ -82,7 +82,7 @@ def simple_assess(group: Group) -> Assessed:
 def make(tmp_path: Path, rollout: SimulatedRollout, staleness: int = 0, n: int = 8, **kw) -> tuple[Collector, Ledger]:
     config = Config()
     config.algorithm.groups_per_step, config.algorithm.group_size = n, 4
-    config.algorithm.max_staleness = staleness
+    config.algorithm.max_staleness, config.algorithm.max_sampling_rounds = staleness, 4
     for k, v in kw.items():
         setattr(config.algorithm, k, v)
     ledger = Ledger(tmp_path / "ledger")
@@ -198,3 +198,17 @@ def test_evaluation_keeps_training_groups_that_finish_meanwhile(tmp_path: Path) 
     done, lost = collector.evaluate(evals)
     assert len(done) == len(evals) and not lost
     assert len(collector.batch()) == 8
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_one_round_trains_on_what_has_a_signal(tmp_path: Path, staleness: int) -> None:
+    """Groups without a signal are not replaced: a step ends when its groups are in, also while others are ahead."""
+    rollout = SimulatedRollout(
+        lambda o: 5 + int(o.id[1:]) % 7, slots=20, reward=lambda o, i: float(i % 2) if int(o.id[1:]) % 2 else 1.0
+    )
+    collector, ledger = make(tmp_path, rollout, staleness, max_sampling_rounds=1)
+    batches = train(collector, ledger, rollout, 30)
+    assert 3 <= np.mean([len(b) for b in batches]) <= 5, "half of the groups have a signal"
+    assert len(ledger.entries) == 30 * 8 or staleness
+    ages = [step - x.group.trajectories[0].version_range()[0] for step, b in enumerate(batches) for x in b]
+    assert max(ages) <= staleness and (max(ages) > 0 or not staleness)

@@ -103,7 +103,7 @@ def test_files_are_as_strict_as_words(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_free_dictionaries_take_any_key() -> None:
     weights = compose(["envs.weights={primer/*: 2, primer/copy: 0.5}"]).envs.weights
-    assert weights == {"primer/*": 2.0, "primer/copy": 0.5}
+    assert weights == Config().envs.weights | {"primer/*": 2.0, "primer/copy": 0.5}
 
 
 def test_the_command_line_beats_the_experiment_and_the_experiment_the_groups() -> None:
@@ -128,7 +128,7 @@ def test_difference_lists_what_was_changed_and_nothing_else() -> None:
     assert difference(Config()) == {}
     assert difference(compose(["effort=none", "learner.lr=1e-6"])) == {
         "effort.kind": ("budget", "none"),
-        "learner.lr": (3.0e-4, 1e-6),
+        "learner.lr": (Config().learner.lr, 1e-6),
     }
 
 

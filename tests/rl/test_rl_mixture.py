@@ -64,7 +64,7 @@ def test_cells_near_one_half_are_preferred_and_none_is_starved() -> None:
 def test_shares_weights_and_disabled_efforts() -> None:
     config = Config()
     config.envs.adaptive = False
-    config.envs.weights = {"toy/a": 2.0}
+    config.envs.weights = {"toy/*": 5.0, "toy/[bc]": 1.0, "toy/a": 2.0}  # the last match counts
     config.effort.low.share = 3.0
     m = Mixture(config, toys())
     orders = [m.order(2) for _ in range(4000)]
