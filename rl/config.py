@@ -122,13 +122,13 @@ class EffortConfig:
 
     kind: str = "budget"
     """budget (price and override), price (price only), or none (outcome alone: the negative control)."""
-    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.5, tau=3.0))
+    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.8, tau=3.0))
     medium: EffortLevel = field(default_factory=lambda: EffortLevel(enabled=False, lam=0.05, tau=4.0))
     high: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.02, tau=6.0))
     max: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.0, tau=12.0))
-    warmup_steps: int = 5
+    warmup_steps: int = 2
     """Steps with neither price nor override: capability first."""
-    ramp_steps: int = 10
+    ramp_steps: int = 5
     """Steps over which the price rises from 0 to lam; the override speaks when the ramp ends."""
     override_all_failed: bool = False
     """Whether the override speaks in groups without a success (length pressure there is known to collapse training)."""
@@ -221,11 +221,11 @@ class SandboxConfig:
 class EvaluationConfig:
     """Held-out tasks, the same before and after."""
 
-    tasks: int = 1008
+    tasks: int = 1206
     """Tasks before and after, spread evenly over environments and efforts; each sampled at temperature 1 and greedy."""
-    during_tasks: int = 252
+    during_tasks: int = 201
     """Tasks of the evaluations in between (sampled only)."""
-    every: int = 25
+    every: int = 40
     """Steps between evaluations; 0: only before and after."""
     greedy: bool = True
 
@@ -264,7 +264,7 @@ class ControlsConfig:
 class Config:
     """A whole run."""
 
-    steps: int = 60
+    steps: int = 120
     """Optimizer steps."""
     seed: int = 0
     """Base seed: tasks, efforts and samples derive from it, never from a rank."""

@@ -1,0 +1,204 @@
+"""The foundation's acceptance lines that have a figure: benchmarks/results/foundation-acceptance.json.
+
+    python -m benchmarks.foundation setup             a fresh clone in a temporary folder: seconds of the base set-up
+    python -m benchmarks.foundation train --seed 0    the default run: wall time and memory
+    python -m benchmarks.foundation runs              what the runs of `train` and of its control show
+    python -m benchmarks.foundation cli               the time of --help, and the refusal of wrong keys
+
+Lines replace those of the same name; what was not measured is not in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rl import report, runfiles
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "foundation-acceptance.json"
+JOINTRL = str(ROOT / ".venv" / "bin" / "jointrl")
+
+
+def line(name: str, measured: Any, target: str, unit: str, holds: bool, command: str) -> dict[str, Any]:
+    """One acceptance line."""
+    shown = round(measured, 4) if isinstance(measured, float) else measured
+    return {"line": name, "measured": shown, "target": target, "unit": unit, "holds": bool(holds), "command": command}
+
+
+def write(lines: list[dict[str, Any]]) -> None:
+    """Merge lines into the file and print them."""
+    old = json.loads(RESULTS.read_text())["lines"] if RESULTS.exists() else []
+    names = {row["line"] for row in lines}
+    merged = [row for row in old if row["line"] not in names] + lines
+    packages = ("torch", "deepspeed", "ray", "transformers", "hydra-core")
+    out = {
+        "hardware": f"{platform.machine()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "lines": sorted(merged, key=lambda row: row["line"]),
+    }
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(out, indent=1) + "\n")
+    for row in lines:
+        print(
+            f"{'holds' if row['holds'] else 'FAILS'}  {row['line']}: {row['measured']} {row['unit']} ({row['target']})"
+        )
+
+
+def setup() -> list[dict[str, Any]]:
+    """Clone into a temporary folder and install the base lock into its own virtual environment."""
+    folder = Path(tempfile.mkdtemp(prefix="jointrl-setup-"))
+    try:
+        subprocess.run(["git", "clone", "-q", str(ROOT), str(folder / "clone")], check=True)
+        begin = time.monotonic()
+        subprocess.run(["make", ".venv/.base"], cwd=folder / "clone", check=True)
+        seconds = time.monotonic() - begin
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [line("make train: set-up", seconds / 60, "< 6", "minutes", seconds < 360, "make .venv/.base (fresh clone)")]
+
+
+class Memory(threading.Thread):
+    """Peak of the proportional set size of a process and its descendants, in bytes, sampled twice a second."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.process, self.peak = psutil.Process(pid), 0
+
+    def run(self) -> None:
+        """Sample until the process ends."""
+        while self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE:
+            total = 0
+            try:
+                for p in [self.process, *self.process.children(recursive=True)]:
+                    try:
+                        total += p.memory_full_info().pss
+                    except (psutil.NoSuchProcess, psutil.AccessDenied):
+                        continue  # it ended between the list and the look, or belongs to a sandbox's user
+            except psutil.NoSuchProcess:
+                return
+            self.peak = max(self.peak, total)
+            time.sleep(0.5)
+
+
+def train(seed: int, effort: str, name: str) -> list[dict[str, Any]]:
+    """The default run with one seed (or its control without effort rewards) under a clock and a memory meter."""
+    command = [JOINTRL, "train", f"seed={seed}", f"effort={effort}", f"run.name={name}", "run.overwrite=true"]
+    begin = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT)
+    memory = Memory(process.pid)
+    memory.start()
+    if process.wait():
+        raise SystemExit(f"{' '.join(command)} failed")
+    minutes = (time.monotonic() - begin) / 60
+    text = " ".join(["jointrl", *command[1:]])
+    return [
+        line(f"the run, {name}: wall time", minutes, "< 10", "minutes", minutes < 10, text),
+        line(f"the run, {name}: peak memory", memory.peak / 1e9, "< 8", "GB", memory.peak < 8e9, text),
+    ]
+
+
+def runs(names: list[str], control: str) -> list[dict[str, Any]]:
+    """Gains, lengths and accuracies of finished runs; the control was trained with effort=none."""
+    out = []
+    pooled: list[tuple[list[report.Row], list[report.Row]]] = []
+    for name in names:
+        folder = ROOT / "runs" / name
+        before, after = (runfiles.evaluation(folder, label) for label in ("before", "after"))
+        pooled.append((before, after))
+        command = f"jointrl show {name}"
+        tasks = len([r for r in after if r["purpose"] == "sampled"])
+        out.append(line(f"{name}: held-out tasks", tasks, ">= 1000", "tasks", tasks >= 1000, command))
+        for purpose, target in (("sampled", 10.0), ("greedy", 0.0)):
+            gains = {
+                env: report.compare(before, after, purpose=purpose, environment=env)
+                for env in sorted({r["environment"] for r in before})
+            }
+            gain = 100 * statistics.fmean(c.gain for c in gains.values() if c)
+            wanted = ">= +10, aim +20" if purpose == "sampled" else "> 0"
+            holds = gain >= target if target else gain > 0
+            out.append(line(f"{name}: gain {purpose}, mean over environments", gain, wanted, "points", holds, command))
+            if purpose == "sampled":
+                down = [e for e, c in gains.items() if c and 100 * (c.gain + c.half) < -5]
+                text = "none > 5 points down beyond its interval"
+                out.append(line(f"{name}: environments that lost", len(down), text, ", ".join(down), not down, command))
+        sampled = {e: report.compare(before, after, purpose="sampled", effort=e) for e in ("low", "high", "max")}
+        low, high, top = (sampled[e] for e in ("low", "high", "max"))
+        if low and high and top:
+            lengths = [c.tokens_after for c in (low, high, top)]
+            ordered = lengths[0] < lengths[1] < lengths[2] and lengths[2] >= 1.5 * lengths[0]
+            text = "low < high < max, max >= 1.5 low"
+            out.append(line(f"{name}: median output tokens low, high, max", lengths, text, "tokens", ordered, command))
+            rates = [round(100 * c.after, 1) for c in (low, high, top)]
+            slack = 100 * max(c.half for c in (low, high, top))
+            fits = rates[2] >= rates[1] - slack and rates[1] >= rates[0] - slack
+            text = f"max >= high >= low within {slack:.1f}"
+            out.append(line(f"{name}: accuracy low, high, max", rates, text, "%", fits, command))
+    folder = ROOT / "runs" / control
+    if (folder / "summary.json").exists():
+        before, after = (runfiles.evaluation(folder, label) for label in ("before", "after"))
+        low, top = (report.compare(before, after, purpose="sampled", effort=e) for e in ("low", "max"))
+        if low and top:
+            ratios = [low.tokens_before and top.tokens_before / low.tokens_before, top.tokens_after / low.tokens_after]
+            shown = [round(r, 2) for r in ratios]
+            text = "after <= before: no further apart"
+            command = f"jointrl show {control}"
+            holds = ratios[1] <= ratios[0]
+            out.append(line(f"{control} (effort=none): max / low tokens", shown, text, "ratio", holds, command))
+    return out
+
+
+def cli() -> list[dict[str, Any]]:
+    """--help within a second (median of 5), and unknown keys refused with the nearest one."""
+    seconds = []
+    for _ in range(5):
+        begin = time.monotonic()
+        subprocess.run([JOINTRL, "--help"], check=True, capture_output=True)
+        seconds.append(time.monotonic() - begin)
+    middle = statistics.median(seconds)
+    out = [line("time jointrl --help", middle, "< 1", "s", middle < 1, "jointrl --help")]
+    for key, near in (("+stpes=5", "steps"), ("algorithm.lr_typo=1", "lr"), ("effort.low.tua=1", "effort.low.tau")):
+        done = subprocess.run([JOINTRL, "train", key], capture_output=True, text=True)
+        holds = done.returncode == 2 and near in done.stderr
+        text = f"exit 2, names {near}"
+        out.append(line(f"jointrl train {key}", done.returncode, text, "exit code", holds, f"jointrl train {key}"))
+    return out
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("what", choices=["setup", "train", "runs", "cli"])
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--effort", default="budget", help="budget, or none for the control")
+    p.add_argument("--names", nargs="+", default=["seed0", "seed1", "seed2"])
+    p.add_argument("--control", default="control")
+    args = p.parse_args()
+    if args.what == "setup":
+        write(setup())
+    elif args.what == "train":
+        write(train(args.seed, args.effort, f"seed{args.seed}" if args.effort == "budget" else args.control))
+    elif args.what == "runs":
+        write(runs(args.names, args.control))
+    else:
+        write(cli())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
