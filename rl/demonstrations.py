@@ -33,8 +33,8 @@ STYLES: tuple[Style, ...] = ("direct", "worked", "checked")
 STYLE_MIX: dict[str, tuple[float, float, float]] = {
     "low": (0.75, 0.20, 0.05),
     "medium": (0.40, 0.50, 0.10),
-    "high": (0.40, 0.50, 0.10),
-    "max": (0.35, 0.20, 0.45),
+    "high": (0.10, 0.75, 0.15),
+    "max": (0.05, 0.20, 0.75),
 }
 """Share of each style by effort: tied to it, so that efforts differ in length from the start, but not fixed: worked
 answers are right more often, and RL has to find out for which effort and task they pay."""

@@ -236,7 +236,8 @@ def test_disk_files_and_sizes_are_bounded(place: Place, sandbox: Sandbox) -> Non
 
 def test_memory_is_bounded_for_one_process_and_for_all(place: Place, sandbox: Sandbox) -> None:
     one = place.run(sandbox, "head -c 1G /dev/zero | tail -c 900M | wc -c; exit ${PIPESTATUS[1]}")
-    assert not one.ok and b"memory exhausted" in one.stderr
+    # Its own limit says no; where the watchdog of the whole sandbox looks first, it is killed.
+    assert not one.ok and (b"memory exhausted" in one.stderr or one.out_of_memory), one
     all_of_them = place.run(sandbox, "perl -e '$x = \"a\" x 90_000_000; sleep 30' & " * 6 + "wait", timeout=20)
     assert all_of_them.out_of_memory and all_of_them.signal == 9, all_of_them
     assert place.text(sandbox, "echo alive") == "alive\n"

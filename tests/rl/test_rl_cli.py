@@ -141,7 +141,7 @@ def test_plans_exit_with_their_verdict_and_start_nothing(
         "== Processes",
         "== Arithmetic",
         "== Checks",
-        "32 groups x 8 samples",
+        "64 groups x 8 samples",
         "PASS  run folder",
     ):
         assert part in first
