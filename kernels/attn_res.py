@@ -54,6 +54,7 @@ class _MixNorm(Function):
 def mix_norm(sources: list[Tensor], key_weight: Tensor, query: Tensor, weight: Tensor, eps: float) -> Tensor:
     """RMSNorm(sum_i p_i v_i; weight) with p = softmax_i(query . RMSNorm(v_i; key_weight)) over sources v_i [N, H].
 
-    No 1/sqrt(H); the values v_i are not normalised (spec section 2). key_weight, weight [H]; query [1, H]; out [N, H].
+    No 1/sqrt(H); the values v_i are not normalised (Kimi K3, arXiv 2607.24653, eq. 8-10).
+    key_weight, weight [H]; query [1, H]; out [N, H].
     """
     return call(_MixNorm, key_weight, query, weight, eps, *sources)

@@ -96,7 +96,7 @@ def fake_quantise_mxfp8(x: Tensor, rule: str = "even") -> Tensor:
 def pack_mxfp4(x: Tensor, rule: str = "even") -> tuple[Tensor, Tensor]:
     """Stored form of x [..., n], n a multiple of 32: (packed uint8 [..., n/2], scales uint8 [..., n/32]).
 
-    The LOW nibble is the even column; a scale s means 2^(s - 127), 255 is NaN (mxfp4-pack-quantized, spec section 9).
+    The LOW nibble is the even column; a scale s means 2^(s - 127), 255 is NaN (compressed-tensors).
     Raises ValueError if n is not a multiple of 32.
     """
     _check_rule(rule)

@@ -64,7 +64,7 @@ class _L2Norm(Function):
 
 
 def l2_norm(x: Tensor, scale: float = 1.0) -> Tensor:
-    """scale * x / sqrt(sum(x^2) + 1e-6) over the last axis, in float32 at least (spec section 3)."""
+    """scale * x / sqrt(sum(x^2) + 1e-6) over the last axis, in float32 at least (as fla)."""
     return call(_L2Norm, x, scale)
 
 

@@ -1,4 +1,4 @@
-"""Block attention residuals: the only residual path of the model (spec section 2)."""
+"""Block attention residuals: the only residual path of the model (Kimi K3, arXiv 2607.24653)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Quantile balancing (spec section 6): the selection bias that gives every expert its share; no loss term.
+"""Quantile balancing (Kimi K3, arXiv 2607.24653): the selection bias that gives every expert its share; no loss term.
 
 For token i let alpha_i be the (k+1)-th largest biased score: expert j would be chosen at bias r_ij = alpha_i - s_ij.
 Its k/E quantile over tokens is the bias at which expert j gets its even share. Replayed routes are not counted: the
-bias had no effect on them (F080).
+bias had no effect on them.
 """
 
 from __future__ import annotations

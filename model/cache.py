@@ -43,7 +43,7 @@ class DecodeState:
         return sum(t.numel() * t.element_size() for t in held)
 
     def _rows(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """(CPU, device) Long indices; raises IndexError for a row outside 0..capacity-1: nothing wraps round (F094)."""
+        """(CPU, device) Long indices; raises IndexError for a row outside 0..capacity-1: nothing wraps round."""
         host = torch.as_tensor(rows, dtype=torch.int64, device="cpu")
         if host.numel() and not 0 <= int(host.min()) <= int(host.max()) < self.capacity:
             raise IndexError(f"rows {host.tolist()} outside 0..{self.capacity - 1}")

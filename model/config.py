@@ -143,7 +143,7 @@ class K3Config:
         return out
 
     def part_counts(self) -> dict[str, int]:
-        """Parameters by part, selection-bias buffers included (spec section 10)."""
+        """Parameters by part, selection-bias buffers included."""
         h, la = self.hidden_size, self.linear_attn_config
         d, hd, nh = la.width, la.head_dim, self.num_attention_heads
         kda = 5 * d * h + hd * h + d * hd + la.num_heads * h + 3 * d * la.short_conv_kernel_size

@@ -1,4 +1,4 @@
-"""The sparse-attention indexer of K3.1 (spec section 5): which keys a query may see. No RoPE, no Hadamard: NoPE."""
+"""The sparse-attention indexer of K3.1 (DeepSeek-V3.2): which keys a query may see. No RoPE, no Hadamard: NoPE."""
 
 from __future__ import annotations
 

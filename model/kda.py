@@ -1,4 +1,4 @@
-"""The Kimi Delta Attention mixer (spec section 3): short convolutions, bounded gate, delta rule, gated head norm."""
+"""The Kimi Delta Attention mixer: short convolutions, bounded gate, delta rule, gated head norm (arXiv 2607.24653)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class KDA(Derived):
         """(conv inputs [N, 3D], output gate [N, D], log-decay [N, D], beta [N, heads])."""
         d = self.width
         inputs, gate, low, b = (x @ self._in().mT).split((3 * d, d, self.head_dim, self.heads), -1)
-        # exp(A_log) is clamped far above any trained value, so that inf * 0 cannot appear (F090).
+        # exp(A_log) is clamped far above any trained value, so that inf * 0 cannot appear.
         rate = self.A_log[: self.heads].clamp(max=20.0).exp().repeat_interleave(self.head_dim)
         decay = torch.sigmoid(rate * torch.addmm(self.dt_bias, low, self.f_b_proj.weight.mT)) * self.lower_bound
         return inputs, gate, decay, torch.sigmoid(b)

@@ -1,4 +1,4 @@
-"""Gated multi-head latent attention without positions (spec section 4); with an indexer it is gated DSA (section 5)."""
+"""Gated multi-head latent attention without positions; with an indexer it is gated DSA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stable LatentMoE (spec section 6): router on the full hidden, experts in a latent, norm after their weighted sum."""
+"""Stable LatentMoE (arXiv 2607.24653): router on the full hidden, experts in a latent, norm after their weighted sum."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Router(nn.Module):
     def forward(self, x: Tensor, routes: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(weights [N, K], chosen Long [N, K]) for x [N, H].
 
-        Where `routes` [N, K] is >= 0 those experts are used, with weights from the live dense scores (F079).
+        Where `routes` [N, K] is >= 0 those experts are used, with weights from the live dense scores.
         Equal scores go to the smaller expert index.
         """
         scores = torch.sigmoid(nn.functional.linear(x.to(self.weight.dtype), self.weight))

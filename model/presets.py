@@ -118,12 +118,12 @@ def _k3(index_topk: int | None) -> K3Config:
 
 
 def k3() -> K3Config:
-    """Kimi K3's text model, 2.78T parameters: the public values (spec section 1)."""
+    """Kimi K3's text model, 2.78T parameters: the public values of its config.json."""
     return _k3(None)
 
 
 def k31_pro() -> K3Config:
-    """Kimi K3.1 Pro's text model: K3 with gated DSA (index names and sizes inferred, spec section 5)."""
+    """Kimi K3.1 Pro's text model: K3 with gated DSA (index names and sizes are inferred: no public file has them)."""
     return _k3(2048)
 
 

@@ -1,4 +1,4 @@
-"""What is fake-quantised: routed experts' weights (MXFP4) and their GEMMs' inputs (MXFP8), no more (spec section 9)."""
+"""What is fake-quantised: routed experts' weights (MXFP4) and their GEMMs' inputs (MXFP8), no more."""
 
 from __future__ import annotations
 

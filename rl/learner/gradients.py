@@ -32,7 +32,7 @@ def reduced_gradients(engine: Any) -> list[tuple[Tensor, int]]:
 def global_norm(pieces: list[tuple[Tensor, int]]) -> float:
     """L2 norm of the whole gradient, every element counted once; summed in float64 over all ranks (a collective).
 
-    Rank norms of experts add in square: 3 on one rank and 4 on the other are 5 (F075).
+    Rank norms of experts add in square: 3 on one rank and 4 on the other are 5.
     """
     square = torch.zeros((), dtype=torch.float64)
     for piece, holders in pieces:

@@ -1,7 +1,7 @@
 """Optimizer state by parameter, whole: ZeRO's flat pieces gathered for a checkpoint, and cut again when one is loaded.
 
 So a checkpoint does not know how many ranks wrote it, and the state of expert e is the state of expert e at any
-expert-parallel size (F059).
+expert-parallel size.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_dispatch_and_experts_are_a_loop_over_tokens() -> None:
 
 
 def test_poisoned_memory_does_not_leak() -> None:
-    """Deterministic mode fills new memory with NaN: scratch that is read before it is written would show (F077)."""
+    """Deterministic mode fills new memory with NaN: scratch that is read before it is written would show."""
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.empty(3).isnan().all()

@@ -144,20 +144,20 @@ def test_a_cut_turn_is_malformed_and_keeps_what_was_read(message, data):
     assert message["content"].startswith(reply.message["content"].rstrip("�"))
 
 
-def test_text_after_the_end_is_cut():  # F021
+def test_text_after_the_end_is_cut():
     ids = TOK.encode_assistant({"role": "assistant", "content": "a"})
     reply = TOK.parse(ids + TOK.encode(" result: 42"))
     assert (reply.message["content"], reply.used, reply.problem) == ("a", len(ids), "text after the end of the message")
 
 
 @pytest.mark.parametrize("raw", ['{"cmd": "ls', "[1,2]", "null", '"ls"'])
-def test_arguments_that_are_no_object_stay_text(raw):  # F020
+def test_arguments_that_are_no_object_stay_text(raw):
     call = {"id": "run:0", "name": "run", "arguments": raw}
     message = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": [call]}
     assert TOK.parse_reply(TOK.encode_assistant(message)) == (message, True)
 
 
-def test_an_argument_of_the_wrong_type_is_named():  # F020
+def test_an_argument_of_the_wrong_type_is_named():
     call = {"id": "run:0", "name": "run", "arguments": {"n": 3}}
     message = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": [call]}
     ids = TOK.encode_assistant(message)
@@ -168,7 +168,7 @@ def test_an_argument_of_the_wrong_type_is_named():  # F020
 
 
 @given(st.lists(assistants(), min_size=1, max_size=3), texts)
-def test_the_next_prompt_starts_with_the_last_prompt_and_what_was_sampled(turns, result):  # F016, F019
+def test_the_next_prompt_starts_with_the_last_prompt_and_what_was_sampled(turns, result):
     messages, ids = [USER], TOK.render_prompt([USER], [RUN], "high")
     for turn in turns:
         given_ids = [{"role": "tool", "tool_call_id": "run:0", "content": result}, {"role": "user", "content": result}]

@@ -1,4 +1,4 @@
-"""Laws of the forward: equal to the spec written twice, causal, blind to padding and to the rest of the batch."""
+"""Laws of the forward: equal to the equations written twice, causal, blind to padding and to the rest of the batch."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_a_chat_travels_to_another_process(chat: HFChatTokenizer) -> None:
     assert pickle.loads(pickle.dumps(chat)).render_prompt([USER]) == chat.render_prompt([USER])
 
 
-# Qwen3's habit (F016): the thinking of a turn is shown only while no later user message follows it.
+# Qwen3's habit: the thinking of a turn is shown only while no later user message follows it.
 FORGETFUL = """\
 {%- set ns = namespace(last=-1) %}
 {%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}

@@ -301,7 +301,7 @@ def test_only_live_training_tokens_are_counted() -> None:
     policy.eval()
     routes = policy(ids, lengths).routes
     policy.train()
-    policy(ids, lengths, routes)  # replayed: the bias had no say (F080)
+    policy(ids, lengths, routes)  # replayed: the bias had no say
     policy.prefill(ids, lengths, policy.new_state(3, 20), [0, 1, 2])
     assert counted() == [0] * 8
     policy(ids, lengths)
