@@ -1,7 +1,7 @@
 """K3's chat structure (XTML): messages to marks and texts, and the marks and texts of a sampled turn back to a message.
 
 `<|open|>tag a="v"<|sep|> ... <|close|>tag<|sep|>`, `<|end_of_msg|>`: marks are special ids; tags, attributes and all
-text are ordinary tokens, so text can never forge structure. Source: Kimi K3, arXiv 2607.24653, appendix (chat template).
+text are ordinary tokens, so text can never forge structure. Source: Kimi K3, arXiv 2607.24653, appendix.
 """
 
 from __future__ import annotations
