@@ -1,4 +1,4 @@
-"""Stable LatentMoE (arXiv 2607.24653): router on the full hidden, latent experts, norm after their weighted sum.
+"""Stable LatentMoE (arXiv 2607.24653): router on the full hidden, latent experts, norm after their weighted sum."""
 
 from __future__ import annotations
 
