@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from rewards.effort import EffortReward
 
 
+_PRICE_SIGNAL = 0.05
+"""Spread of shaped rewards from which a group of right answers teaches length: without such groups a priced effort
+would see length only where answers also fail, and grow."""
+
+
 class Retired(StrEnum):
     """Why a finished group is not trained; every member is counted."""
 
     TOO_FEW_VALID = "too_few_valid"
     """Fewer valid samples than `rollout.min_group`: nothing to compare."""
     ALL_SOLVED = "all_solved"
-    """Every raw outcome is the same success: no signal (dynamic sampling)."""
+    """Every raw outcome is a success, and their prices hardly differ: no signal (dynamic sampling)."""
     ALL_FAILED = "all_failed"
     """Every raw outcome is the same failure: no signal (dynamic sampling)."""
 
@@ -52,7 +57,8 @@ class Assessed:
 
 
 def assess(group: Group, reward: EffortReward, base_length: float, step: int, config: Config) -> Assessed:
-    """Shape the rewards, estimate the advantages, and decide by the RAW outcomes whether the group has a signal.
+    """Shape the rewards, estimate the advantages, and decide by the RAW outcomes whether the group has a signal;
+    right answers alone have one where their prices differ.
 
     base_length: b0 of the task, in output tokens; step: what the reward's warm-up and ramp count.
     """
@@ -66,7 +72,10 @@ def assess(group: Group, reward: EffortReward, base_length: float, step: int, co
     if outcome.n < config.rollout.min_group:
         retired = Retired.TOO_FEW_VALID
     elif config.algorithm.dynamic_sampling and outcome.zero_variance:
-        retired = Retired.ALL_SOLVED if outcome.mean >= 1.0 else Retired.ALL_FAILED
+        if outcome.mean < 1.0:
+            retired = Retired.ALL_FAILED  # whatever the lengths: pressure on failures collapses training
+        elif np.ptp(shaped[valid]) < _PRICE_SIGNAL:
+            retired = Retired.ALL_SOLVED
     return Assessed(group, raw, valid, lengths, shaped, advantages, retired)
 
 

@@ -178,7 +178,7 @@ class LearnerConfig:
     zero_stage: int = 1
     optimizer: str = "adamw"
     """adamw or muon."""
-    lr: float = 1.0e-4
+    lr: float = 1.5e-4
     lr_scale: dict[str, float] = field(default_factory=lambda: {"embed_tokens": 0.1, "conv1d": 0.1})
     """Multiples of lr by part of a parameter's name. AdamW moves every weight by about lr whatever its size: tensors of
     small weights, such as these two kinds, are what full steps destroy first."""
@@ -187,6 +187,8 @@ class LearnerConfig:
     beta2: float = 0.99
     warmup_steps: int = 2
     """Steps of linear learning-rate warm-up."""
+    final_lr: float = 0.1
+    """Share of lr left at the last step; in between it falls linearly. 1 keeps it constant."""
     clip_grad_norm: float = 1.0
     """Norm over expert and shared parameters together."""
     micro_tokens: int = 8192
@@ -264,7 +266,7 @@ class ControlsConfig:
 class Config:
     """A whole run."""
 
-    steps: int = 120
+    steps: int = 110
     """Optimizer steps."""
     seed: int = 0
     """Base seed: tasks, efforts and samples derive from it, never from a rank."""

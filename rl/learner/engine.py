@@ -89,9 +89,13 @@ def build_engine(module: nn.Module, policy: nn.Module, config: LearnerConfig) ->
     return engine
 
 
-def learning_rate(config: LearnerConfig, step: int) -> float:
-    """Linear warm-up to `lr`, then constant: a function of the step alone, so that a resume cannot count it twice."""
-    return config.lr * min(1.0, (step + 1) / max(1, config.warmup_steps))
+def learning_rate(config: LearnerConfig, step: int, steps: int) -> float:
+    """Linear warm-up to `lr`, then a linear fall to `final_lr` x lr at the last of `steps`.
+
+    A function of the step alone, so that a resume cannot count it twice.
+    """
+    done = min(1.0, step / max(1, steps - 1))
+    return config.lr * min(1.0, (step + 1) / max(1, config.warmup_steps)) * (1 - (1 - config.final_lr) * done)
 
 
 def set_learning_rate(engine: Any, rate: float) -> None:

@@ -89,7 +89,7 @@ class LearnerRank:
         """
         c = self.config.learner
         metrics = StepMetrics(shard.environments, self.moe_shape)
-        rate = learning_rate(c, step)
+        rate = learning_rate(c, step, self.config.steps)
         out = {"lr": rate, "empty_batch": float(shard.tokens == 0), "nonfinite_gradient": 0.0, "grad_norm": 0.0}
         if shard.tokens == 0:
             self.step = step + 1

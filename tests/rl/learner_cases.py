@@ -44,7 +44,7 @@ def config(**changes: Any) -> Config:
     c = Config()
     c.policy.init = "scratch"
     c.learner.lr, c.learner.warmup_steps, c.learner.clip_grad_norm, c.learner.timeout_s = 1.0, 1, 0.0, 60.0
-    c.learner.lr_scale = {}
+    c.learner.lr_scale, c.learner.final_lr = {}, 1.0
     for key, value in changes.items():
         *path, field = key.split("__")
         target: Any = c

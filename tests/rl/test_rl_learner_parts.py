@@ -117,9 +117,9 @@ def test_the_adam_half_of_muon_is_torchs_adamw():
 
 def test_the_learning_rate_is_a_function_of_the_step_alone():
     c = cases.config(learner__lr=0.1, learner__warmup_steps=4).learner
-    assert [engine.learning_rate(c, s) for s in (0, 1, 3, 4, 90)] == pytest.approx([0.025, 0.05, 0.1, 0.1, 0.1])
+    assert [engine.learning_rate(c, s, 100) for s in (0, 1, 3, 4, 90)] == pytest.approx([0.025, 0.05, 0.1, 0.1, 0.1])
     c.warmup_steps = 0
-    assert engine.learning_rate(c, 0) == 0.1
+    assert engine.learning_rate(c, 0, 100) == 0.1
 
 
 def test_a_start_is_scratch_the_committed_one_or_a_folder(tmp_path, monkeypatch):

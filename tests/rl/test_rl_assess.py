@@ -1,0 +1,75 @@
+"""Raw outcomes decide whether a group teaches: failures never by their lengths, successes where their prices differ."""
+
+import random
+
+import numpy as np
+import pytest
+
+from environments.base import Draft, Environment
+from rewards.effort import EffortReward
+from rewards.efforts import Effort
+from rewards.grade import Grade, GradeStatus
+from rl.assess import Assessed, Retired, assess, step_metrics
+from rl.config import Config
+from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
+
+
+class Toy(Environment):
+    id = "toy/a"
+
+    def draw(self, rng: random.Random, level: int) -> Draft:
+        return Draft(str(rng.random()), "")
+
+
+def group(outcomes: list[float | None], lengths: list[int], effort: Effort = Effort.LOW) -> Group:
+    order = GroupOrder("g", Toy().task("train", 0, 1), effort, tuple(range(len(outcomes))))
+    out = []
+    for i, (outcome, n) in enumerate(zip(outcomes, lengths, strict=True)):
+        ids = np.ones(n, np.int32)
+        node = Node(
+            "assistant", ids, np.full(n, -1, np.float32), np.ones(n, np.uint8), np.zeros(n, np.int32), Sampling()
+        )
+        grade = Grade.failed(GradeStatus.INFRA_ERROR, "x") if outcome is None else Grade.outcome(outcome >= 1)
+        nodes = [Node.given("user", [1]), node]
+        out.append(Trajectory(f"g/{i}", order.task, effort, nodes, stop=StopReason.DONE, grade=grade))
+    return Group(order, out)
+
+
+def judged(outcomes: list[float | None], lengths: list[int], effort: Effort = Effort.LOW, step: int = 99) -> Assessed:
+    config = Config()
+    config.effort.low.lam, config.effort.low.tau = 0.5, 100.0
+    return assess(group(outcomes, lengths, effort), EffortReward(config.effort), 20.0, step, config)
+
+
+def test_mixed_outcomes_have_a_signal_and_masked_samples_have_no_say() -> None:
+    x = judged([1, 0, None, 1], [10, 10, 500, 10])
+    assert x.retired is None and x.solve_rate == pytest.approx(2 / 3)
+    assert x.valid.tolist() == [True, True, False, True] and x.advantages[2] == 0
+    y = judged([1, 0, None, 1], [10, 10, 1, 10])
+    assert np.array_equal(x.advantages, y.advantages)
+
+
+@pytest.mark.parametrize("lengths", [[10, 10, 10], [5, 50, 90]])
+def test_failures_teach_nothing_by_their_lengths(lengths: list[int]) -> None:
+    assert judged([0, 0, 0], lengths).retired is Retired.ALL_FAILED
+
+
+def test_successes_teach_where_their_prices_differ() -> None:
+    priced = judged([1, 1, 1], [5, 10, 30])
+    assert priced.retired is None
+    assert priced.advantages[0] > 0 > priced.advantages[2], "the shorter right answer is worth more"
+    assert judged([1, 1, 1], [10, 10, 11]).retired is Retired.ALL_SOLVED
+    assert judged([1, 1, 1], [5, 10, 30], Effort.MAX).retired is Retired.ALL_SOLVED, "max has no price"
+    assert judged([1, 1, 1], [5, 10, 30], step=0).retired is Retired.ALL_SOLVED, "no price in the warm-up"
+
+
+def test_too_few_valid_samples_are_not_compared() -> None:
+    assert judged([1, None, None], [5, 5, 5]).retired is Retired.TOO_FEW_VALID
+
+
+def test_metrics_count_invalid_samples_and_never_average_them() -> None:
+    m = step_metrics([judged([1, 0, None, 1], [10, 10, 500, 10]), judged([0, 0, 0], [1, 2, 3], Effort.HIGH)])
+    assert m["samples"] == 7 and m["samples_invalid"] == 1
+    assert m["solve_rate/all"] == pytest.approx(2 / 6) and m["solve_rate/all/low"] == pytest.approx(2 / 3)
+    assert m["tokens_p50/all/low"] == 10 and m["solve_rate/toy/a"] == m["solve_rate/all"]
+    assert m["stop/done"] == 7 and m["grade/correct"] == 2 and m["grade/infra_error"] == 1
