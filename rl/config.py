@@ -161,9 +161,9 @@ class AlgorithmConfig:
     tis_cap: float = 2.0
     """Cap of the truncated importance weight."""
     dynamic_sampling: bool = True
-    """Groups whose raw outcomes are all equal are retired with their reason and replaced."""
+    """Groups without a signal (all failed; all right at nearly the same price) are retired with their reason."""
     max_sampling_rounds: int = 1
-    """Groups sampled for one step at most, in multiples of groups_per_step; then the step trains on what it has."""
+    """Groups drawn for one step at most, in multiples of groups_per_step; more than 1 replaces retired ones."""
     env_advantage_scale: bool = True
     """Divide advantages by a running RMS per environment, so that no domain dominates."""
 
