@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 failed, 2 not understood or impossible, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     sys.path.append(str(Path.cwd()))  # environments of one's own are named by import path, from where one stands
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         if arguments[:1] == ["warmup"]:  # it has its own flags
             from rl.warmup import main as warmup
@@ -61,6 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("jointrl: interrupted", file=sys.stderr)
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, frame: object) -> None:
+    """A polite request to end is an interrupt: what was started is ended, the run's log says so, resume goes on."""
+    raise KeyboardInterrupt
 
 
 def parser() -> argparse.ArgumentParser:

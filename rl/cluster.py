@@ -7,26 +7,46 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from rl.config import Config
+from rl.keeper import Keeper
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 class Cluster:
-    """Owns the actors of one run that starts at weight `version`. `phase(text)` says what is being waited for."""
+    """Owns the actors of one run that starts at weight `version`. `phase(text)` says what is being waited for, and
+    `tell(event)` what happens to the workers.
+    """
 
-    def __init__(self, config: Config, run_dir: Path, version: int, phase: Callable[[str], None]) -> None:
-        self.config, self.version, self.phase = config, version, phase
+    def __init__(
+        self,
+        config: Config,
+        run_dir: Path,
+        version: int,
+        phase: Callable[[str], None],
+        tell: Callable[[dict[str, Any]], object],
+    ) -> None:
+        self.config, self.version, self.phase, self.tell = config, version, phase, tell
         self.engines: dict[str, Any] = {}
         self.store = Path(config.sandbox.store) if config.sandbox.store else run_dir / "sandbox"
 
     def __enter__(self) -> Self:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        with ExitStack() as started:
+            started.enter_context(Keeper())
+            self._start(started)
+            self._processes = started.pop_all()
+        return self
+
+    def _start(self, started: ExitStack) -> None:
         import ray
 
         from rl.learner.group import LearnerGroup
@@ -34,27 +54,31 @@ class Cluster:
         from rollout.scheduler import Scheduler
 
         self.phase("starting ray")
-        ray.init(
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=True,
-            namespace=f"jointrl-{self.config.run.name}-{os.getpid()}",
-            runtime_env={
-                "env_vars": {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-            },
-        )
+        started.callback(ray.shutdown)
+        on_terminate = signal.getsignal(signal.SIGTERM)
         try:
-            self.phase("starting learners and engines")
-            self.learners = LearnerGroup(self.config)
-            self.engines = start_engines(self.config)
-            self.learners.wait()
-            self.phase("starting workers")
-            self.scheduler = Scheduler(self.config, self.engines, self.store, self.version)
-        except BaseException:
-            ray.shutdown()
-            raise
-        return self
+            ray.init(
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=True,
+                namespace=f"jointrl-{self.config.run.name}-{os.getpid()}",
+                runtime_env={
+                    "env_vars": {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+                },
+            )
+        except SystemExit as e:
+            raise KeyboardInterrupt from e  # Ray's own answer to SIGTERM
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_terminate)  # Ray put its own in its place
+        self.phase("starting learners and engines")
+        self.learners = LearnerGroup(self.config)
+        started.callback(self.learners.shutdown)
+        self.engines = start_engines(self.config)
+        self.learners.wait()
+        self.phase("starting workers")
+        self.scheduler = Scheduler(self.config, self.engines, self.store, self.version, tell=self.tell)
+        started.callback(self.scheduler.close)
 
     def sync(self, version: int) -> dict[str, float]:
         """Push the learners' weights to every engine as `version`; returns metrics of it."""
@@ -74,10 +98,4 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import ray
-
-        try:
-            self.scheduler.close()
-            self.learners.shutdown()
-        finally:
-            ray.shutdown()
+        self._processes.close()

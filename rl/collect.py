@@ -25,6 +25,11 @@ _QUIET_S = 5.0
 """Without a finished group for this long, in seconds, engines are asked whether they still have their weights."""
 
 
+_CHECK_S = 5.0
+"""While groups are waited for, the learners are asked this often, in seconds, whether they live: they have no call in
+flight then that could fail."""
+
+
 class Rollout(Protocol):
     """What the collector needs of the scheduler."""
 
@@ -44,7 +49,8 @@ class StarvedError(UserError):
 
 class Collector:
     """Holds what is pending. `assess` turns a finished group into numbers and says whether it has a signal; `heal` is
-    called when nothing has finished for a while: a restarted engine may be waiting for its weights.
+    called when nothing has finished for a while: a restarted engine may be waiting for its weights. `check` is called
+    every few seconds of waiting, and raises what must end the run.
     """
 
     def __init__(
@@ -56,9 +62,10 @@ class Collector:
         assess: Callable[[Group], Assessed],
         version: int = 0,
         heal: Callable[[], object] = lambda: None,
+        check: Callable[[], object] = lambda: None,
     ) -> None:
         self.config, self.mixture, self.ledger, self.rollout, self.assess = config, mixture, ledger, rollout, assess
-        self.heal = heal
+        self.heal, self.check = heal, check
         a = config.algorithm
         self._rounds = a.max_sampling_rounds * a.groups_per_step
         self._ahead = a.max_staleness * a.groups_per_step
@@ -71,7 +78,7 @@ class Collector:
         """Everything assessed for this step, with and without a signal: what the metrics and the mixture look at."""
         self.retired: Counter[str] = Counter()
         self.drawn = 0
-        self._healed = 0.0
+        self._healed = self._checked = 0.0
 
     def batch(self) -> list[Assessed]:
         """The groups of one optimizer step, oldest weights first, then by id; call `advance` when it is trained.
@@ -176,6 +183,9 @@ class Collector:
             self.rollout.submit(orders)
 
     def _news(self) -> tuple[list[Group], list[tuple[GroupOrder, str]]]:
+        if time.monotonic() - self._checked > _CHECK_S:
+            self.check()
+            self._checked = time.monotonic()
         return self.rollout.completed(1.0), self.rollout.lost()
 
     def _settle(self, group: Group) -> None:

@@ -58,7 +58,7 @@ class Run:
 
     def go(self) -> None:
         """Start the processes, carry the run to its last step, close the books."""
-        with Cluster(self.config, self.run_dir, self.state.version, self.log.phase) as self.house:
+        with Cluster(self.config, self.run_dir, self.state.version, self.log.phase, self.log.event) as self.house:
             if self.folder:
                 self.house.learners.load(self.folder)
             self.log.metrics(self.state.step, self.house.sync(self.state.version))
@@ -70,6 +70,7 @@ class Run:
                 self.judge,
                 self.state.version,
                 self.heal,
+                self.house.learners.check,
             )
             if self.saved:
                 self.collector.load_state_dict(self.saved["collector"])
@@ -102,8 +103,6 @@ class Run:
         clock.lap("sync")
         seen = self.collector.seen
         self.collector.advance(state.version)
-        for event in self.house.scheduler.take_events():
-            self.log.event(event)
         self.log.step(state.step - 1, metrics | clock.seconds(), seen)
         if metrics["learner/kl"] > config.learner.max_step_kl:
             self.log.alert(f"step {state.step - 1}: KL to the behaviour policy is {metrics['learner/kl']:.3g}")

@@ -89,7 +89,8 @@ class Scheduler:
 
     engines: name -> actor handle. store: folder for sandbox snapshots and episode journals. version: the weight version
     at which this driver starts; turns that a lost future left in the journal are dropped. spawn(name, index): makes a
-    worker actor (default: a `RolloutWorker` on this cluster). Use from one thread; `close` kills the workers.
+    worker actor (default: a `RolloutWorker` on this cluster). tell(event): hears of worker_lost, redispatched, retired
+    and stalled as they happen. Use from one thread; `close` kills the workers.
     """
 
     def __init__(
@@ -99,8 +100,9 @@ class Scheduler:
         store: Path | str | None = None,
         version: int = 0,
         spawn: Callable[[str, int], Any] | None = None,
+        tell: Callable[[dict[str, Any]], object] = lambda event: None,
     ) -> None:
-        self.config, self.engines = config, dict(engines)
+        self.config, self.engines, self._tell = config, dict(engines), tell
         self._store = None if store is None else str(store)
         if self._store is not None:
             EpisodeJournal(self._store).prune(version)
@@ -108,7 +110,6 @@ class Scheduler:
         self._queue: deque[_Held] = deque()
         self._workers = [self._start(f"worker{i}", i) for i in range(config.rollout.workers)]
         self._lost: list[tuple[GroupOrder, str]] = []
-        self._events: list[dict[str, Any]] = []
         self._known: set[str] = set()
         self._progress = time.monotonic()
         self._warned = self._progress
@@ -142,11 +143,6 @@ class Scheduler:
         """Orders that were given up since the last call, with the reason."""
         lost, self._lost = self._lost, []
         return lost
-
-    def take_events(self) -> list[dict[str, Any]]:
-        """What happened since the last call: worker_lost, redispatched, retired, stalled."""
-        events, self._events = self._events, []
-        return events
 
     @property
     def outstanding(self) -> int:
@@ -323,4 +319,4 @@ class Scheduler:
         self._event("retired", group=held.order.id, reason=reason)
 
     def _event(self, kind: str, **fields: Any) -> None:
-        self._events.append({"event": kind, **fields})
+        self._tell({"event": kind, **fields})

@@ -39,6 +39,9 @@ class _Actor:
     def call(self, method: str, *args: Any) -> Any:
         return getattr(self.learner, method)(*args)
 
+    def ping(self) -> None:
+        """A sign of life."""
+
     def export(self) -> tuple[dict[str, tuple[str, tuple[int, ...], str]], dict[str, np.ndarray]]:
         from rollout.engine.weights import describe
 
@@ -110,6 +113,10 @@ class LearnerGroup:
     def load(self, folder: Path) -> None:
         """Continue exactly where `save` was called; another number of ranks may have written the folder."""
         self._all("load", self.config.learner.timeout_s, str(folder))
+
+    def check(self) -> None:
+        """Between two calls: raises LearnerError if a rank has died since."""
+        self._gather([a.ping.remote() for a in self._live()], "idle", self.config.learner.timeout_s)
 
     def shutdown(self) -> None:
         """End every actor."""

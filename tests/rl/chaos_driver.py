@@ -33,6 +33,8 @@ class PlayedLearners:
         self.weights = hashlib.sha256(f"{self.weights}|{step}|{names}".encode()).hexdigest()
         return {"learner/kl": 0.0}
 
+    def check(self) -> None: ...
+
     def save(self, folder: Path) -> None:
         for i in range(4):  # several files, so that a kill can fall between them
             (folder / f"rank{i}.json").write_text(json.dumps(self.weights))
@@ -70,9 +72,6 @@ class PlayedScheduler:
                           grade=Grade.outcome(rng.random() < 0.5))  # fmt: skip
 
     def lost(self) -> list[tuple[GroupOrder, str]]:
-        return []
-
-    def take_events(self) -> list[dict[str, Any]]:
         return []
 
     def stats(self) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -276,3 +277,24 @@ def test_an_interruption_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr("rl.show.runs", stop)
     assert cli.main(["runs"]) == 130
     assert capsys.readouterr().err == "jointrl: interrupted\n"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_to_end_is_an_interrupt(sign: signal.Signals) -> None:
+    program = """
+import sys, time
+from rl import cli, launch
+def wait(overrides):
+    print("up", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+launch.train = wait
+sys.exit(cli.main(["train"]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    process.send_signal(sign)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "cleaned up\n")

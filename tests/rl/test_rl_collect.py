@@ -117,6 +117,21 @@ def test_nothing_older_than_allowed_is_trained_and_nothing_is_discarded(tmp_path
     assert share(trained) == pytest.approx(share(drawn), abs=0.05)
 
 
+def test_who_waits_for_groups_hears_of_a_dead_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead(Exception): ...
+
+    def check() -> None:
+        raise Dead
+
+    monkeypatch.setattr("rl.collect._CHECK_S", 0.0)
+    collector, _ = make(tmp_path, SimulatedRollout(lambda o: 1))
+    collector.check = check
+    with pytest.raises(Dead):
+        collector.batch()
+    with pytest.raises(Dead):
+        collector.evaluate([collector.mixture.order(1)])
+
+
 def test_synchronous_batches_do_not_depend_on_completion_order(tmp_path: Path) -> None:
     ids = []
     for k, duration in enumerate((lambda o: 1, lambda o: hash(o.id) % 17, lambda o: -int(o.id[1:]) % 7)):

@@ -114,6 +114,27 @@ def _bare():
     return made
 
 
+def test_a_rank_that_dies_between_two_calls_is_noticed():
+    import ray
+
+    from rl.learner.group import LearnerError
+
+    @ray.remote(num_cpus=0, max_restarts=0)
+    class Idle:
+        def ping(self) -> int:
+            return os.getpid()
+
+    import learner_cases as cases
+
+    group = _bare()
+    group.config, group.actors = cases.config(), [Idle.remote() for _ in range(2)]
+    pids = ray.get([a.ping.remote() for a in group.actors], timeout=60)
+    group.check()
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(LearnerError, match="rank 1 died"):
+        group.check()
+
+
 def test_the_first_cause_is_reported_not_its_echo():
     import ray
 

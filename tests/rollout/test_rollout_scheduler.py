@@ -64,7 +64,9 @@ def make(engines: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[M
         config.rollout.group_timeout_s = how.pop("group_timeout_s", 30.0)
         config.rollout.episodes_per_worker = how.pop("episodes_per_worker", 512)
         config.engine.max_context = 4096
-        s = Scheduler(config, {"engine0": engines[engine]}, **how)
+        told: list[dict[str, Any]] = []
+        s = Scheduler(config, {"engine0": engines[engine]}, tell=told.append, **how)
+        s.told = told  # type: ignore[attr-defined]
         started.append(s)
         s.submit([order(id="first")] if engine == "quick" else [])
         end = time.monotonic() + LIMIT_S
@@ -92,7 +94,7 @@ def settle(s: Scheduler) -> tuple[list[Group], list[tuple[GroupOrder, str]]]:
 
 
 def kinds(s: Scheduler) -> list[str]:
-    return [e["event"] for e in s.take_events()]
+    return [e["event"] for e in s.told]  # type: ignore[attr-defined]
 
 
 def test_every_group_comes_back_once_and_as_it_would_elsewhere(make: Make) -> None:
@@ -143,7 +145,7 @@ def test_a_killed_worker_is_noticed_and_its_groups_run_elsewhere(make: Make, tmp
     for g in done.values():
         assert [t.stop for t in g.trajectories] == [StopReason.DONE] * 2
     assert sum(g.dispatches == 2 for g in done.values()) == 3
-    events = s.take_events()
+    events = s.told
     assert [e["event"] for e in events].count("redispatched") == 3
     assert next(e for e in events if e["event"] == "worker_lost")["groups"] == ["g0", "g2", "g4"]
 
@@ -216,14 +218,14 @@ def test_a_frozen_worker_is_replaced(make: Make, monkeypatch: pytest.MonkeyPatch
         groups, lost = settle(s)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert [g.order.id for g in groups] == ["b"] and not lost and "no answer for" in s.take_events()[0]["reason"]
+    assert [g.order.id for g in groups] == ["b"] and not lost and "no answer for" in s.told[0]["reason"]
 
 
 def test_when_nothing_moves_the_watchdog_says_who_holds_what(make: Make) -> None:
     s = make(1, "stuck", group_timeout_s=3.0)
     s.submit([order(id="held", n=2)])
     groups, lost = settle(s)
-    text = next(e["text"] for e in s.take_events() if e["event"] == "stalled")
+    text = next(e["text"] for e in s.told if e["event"] == "stalled")
     assert "worker0" in text and "held (worlds:Echo)" in text and "1 running" in text
     # The worker cut its episodes itself, before the scheduler's deadline, and gave back what there was.
     assert [t.stop for t in groups[0].trajectories] == [StopReason.ABORTED] * 2 and not lost
