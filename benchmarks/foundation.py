@@ -117,11 +117,9 @@ def train(seed: int, effort: str, name: str) -> list[dict[str, Any]]:
 def runs(names: list[str], control: str) -> list[dict[str, Any]]:
     """Gains, lengths and accuracies of finished runs; the control was trained with effort=none."""
     out = []
-    pooled: list[tuple[list[report.Row], list[report.Row]]] = []
     for name in names:
         folder = ROOT / "runs" / name
         before, after = (runfiles.evaluation(folder, label) for label in ("before", "after"))
-        pooled.append((before, after))
         command = f"jointrl show {name}"
         tasks = len([r for r in after if r["purpose"] == "sampled"])
         out.append(line(f"{name}: held-out tasks", tasks, ">= 1000", "tasks", tasks >= 1000, command))
@@ -146,9 +144,9 @@ def runs(names: list[str], control: str) -> list[dict[str, Any]]:
             text = "low < high < max, max >= 1.5 low"
             out.append(line(f"{name}: median output tokens low, high, max", lengths, text, "tokens", ordered, command))
             rates = [round(100 * c.after, 1) for c in (low, high, top)]
-            slack = 100 * max(c.half for c in (low, high, top))
-            fits = rates[2] >= rates[1] - slack and rates[1] >= rates[0] - slack
-            text = f"max >= high >= low within {slack:.1f}"
+            slack = [interval(a, b) for a, b in ((low, high), (high, top))]
+            fits = rates[1] >= rates[0] - slack[0] and rates[2] >= rates[1] - slack[1]
+            text = f"max >= high >= low within {slack[1]:.1f} and {slack[0]:.1f}"
             out.append(line(f"{name}: accuracy low, high, max", rates, text, "%", fits, command))
     folder = ROOT / "runs" / control
     if (folder / "summary.json").exists():
@@ -162,6 +160,11 @@ def runs(names: list[str], control: str) -> list[dict[str, Any]]:
             holds = ratios[1] <= ratios[0]
             out.append(line(f"{control} (effort=none): max / low tokens", shown, text, "ratio", holds, command))
     return out
+
+
+def interval(a: report.Change, b: report.Change) -> float:
+    """Half-width, in points, of the 95 % interval of the difference of two solve rates on different tasks."""
+    return 196 * sum(c.after * (1 - c.after) / c.tasks for c in (a, b)) ** 0.5
 
 
 def cli() -> list[dict[str, Any]]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 _PRICE_SIGNAL = 0.05
-"""Spread of shaped rewards from which a group of right answers teaches length: without such groups a priced effort
-would see length only where answers also fail, and grow."""
+"""Spread of shaped rewards from which a group of equal outcomes teaches length: without groups of right answers a
+priced effort would see length only where answers also fail, and grow. Failures differ under `override_all_failed`."""
 
 
 class Retired(StrEnum):
@@ -31,7 +31,7 @@ class Retired(StrEnum):
     ALL_SOLVED = "all_solved"
     """Every raw outcome is a success, and their prices hardly differ: no signal (dynamic sampling)."""
     ALL_FAILED = "all_failed"
-    """Every raw outcome is the same failure: no signal (dynamic sampling)."""
+    """Every raw outcome is the same failure, and none is over its budget: no signal (dynamic sampling)."""
 
 
 @dataclass(eq=False)
@@ -71,11 +71,8 @@ def assess(group: Group, reward: EffortReward, base_length: float, step: int, co
     retired = None
     if outcome.n < config.rollout.min_group:
         retired = Retired.TOO_FEW_VALID
-    elif config.algorithm.dynamic_sampling and outcome.zero_variance:
-        if outcome.mean < 1.0:
-            retired = Retired.ALL_FAILED  # whatever the lengths: pressure on failures collapses training
-        elif np.ptp(shaped[valid]) < _PRICE_SIGNAL:
-            retired = Retired.ALL_SOLVED
+    elif config.algorithm.dynamic_sampling and outcome.zero_variance and np.ptp(shaped[valid]) < _PRICE_SIGNAL:
+        retired = Retired.ALL_SOLVED if outcome.mean >= 1.0 else Retired.ALL_FAILED
     return Assessed(group, raw, valid, lengths, shaped, advantages, retired)
 
 

@@ -30,6 +30,10 @@ _CHECK_S = 5.0
 flight then that could fail."""
 
 
+_MAX_EMPTY_ROUNDS = 7
+"""Rounds without a single signal after which a step is given up: everything is solved, or nothing can be."""
+
+
 class Rollout(Protocol):
     """What the collector needs of the scheduler."""
 
@@ -84,12 +88,17 @@ class Collector:
         """The groups of one optimizer step, oldest weights first, then by id; call `advance` when it is trained.
 
         Returns fewer than `groups_per_step` when the groups of `max_sampling_rounds` are in and too few of them have a
-        signal. Raises StarvedError if none has, and TimeoutError if nothing finishes within three group deadlines
-        (dispatch, re-dispatch, margin).
+        signal. If none has, more rounds are drawn; raises StarvedError after _MAX_EMPTY_ROUNDS of them, and
+        TimeoutError if nothing finishes within three group deadlines (dispatch, re-dispatch, margin).
         """
         last_news = time.monotonic()
+        empty_rounds = 0
         while True:
             self._fill()
+            if not self.buffer.in_flight and not len(self.buffer) and empty_rounds < _MAX_EMPTY_ROUNDS:
+                empty_rounds += 1
+                self._allowance += self._rounds
+                continue
             settled = len(self.seen) >= self._rounds and len(self.buffer) > 0
             some = min(len(self.buffer), self.config.algorithm.groups_per_step)
             if not self.buffer.in_flight or self.buffer.ready() or (settled and self.buffer.ready(some)):

@@ -98,7 +98,7 @@ class EnvsConfig:
     weights: dict[str, float] = field(default_factory=lambda: {"workshop/*": 0.25})
     """Relative weight by id or glob (the last match counts), else 1. A sandbox episode costs about ten others."""
     adaptive: bool = True
-    """Prefer tasks whose solve rate is near one half: weight s(1-s) + floor, per environment, level and effort."""
+    """Prefer tasks whose solve rate s is near one half: weight 4 s(1-s) + floor, per environment, level and effort."""
     floor: float = 0.05
     """Weight that keeps solved and unsolved environments in the mixture."""
 

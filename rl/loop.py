@@ -14,7 +14,7 @@ from rl import checkpoint, evaluate
 from rl.assess import Assessed, assess, step_metrics
 from rl.batch import build_batch
 from rl.cluster import Cluster
-from rl.collect import Collector
+from rl.collect import Collector, StarvedError
 from rl.config import Config
 from rl.ledger import Ledger
 from rl.mixture import held_out
@@ -77,11 +77,18 @@ class Run:
             else:
                 self.state.calibrate(self.evaluate("before", self.pairs, self.config.evaluation.greedy))
                 self.save()
-            while self.state.step < self.config.steps:
-                self.step()
+            starved: StarvedError | None = None
+            while self.state.step < self.config.steps and starved is None:
+                try:
+                    self.step()
+                except StarvedError as error:  # nothing left to learn here: the run ends early, with its evaluation
+                    starved = error
+                    self.log.alert(f"step {self.state.step}: {error}")
             after = self.evaluate("after", self.pairs, self.config.evaluation.greedy)
         self.ledger.close()
         self.log.close_run(self.state.before, after, self.ledger.counts(), self.ledger.reasons())
+        if starved is not None:
+            raise starved
 
     def step(self) -> None:
         """One optimizer step, its push, its record; then whatever is due."""

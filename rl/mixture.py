@@ -33,7 +33,7 @@ def sample_seed(base: int, task: str, effort: str, sample: int) -> int:
 
 
 class Mixture:
-    """Draws groups; cells near one half solve rate are preferred, none is starved (weight s(1-s) + floor).
+    """Draws groups; cells near one half solve rate are preferred, none is starved (weight 4 s(1-s) + floor).
 
     The n-th draw depends on (seed, n) and on the cells' solve rates alone, so a restored mixture continues as if it had
     never stopped. Raises ValueError if no environment has an enabled effort and a configured level.

@@ -146,7 +146,9 @@ class Episode:
         t = self.trajectory
         try:
             t.stop = await self._turns(None if opening is None else await opening)
-            if t.stop is not StopReason.ABORTED:
+            if t.stop.truncated:  # cut off in the middle of its output: it failed, whatever can be read from the rest
+                t.grade = Grade.outcome(False, truncated=str(t.stop))
+            elif t.stop is not StopReason.ABORTED:
                 t.grade = await self._verdict()
                 if t.grade.status is GradeStatus.INFRA_ERROR:
                     t.error = t.grade.evidence.get("error")

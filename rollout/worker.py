@@ -64,7 +64,8 @@ class RolloutWorker:
         episodes = [Episode(stage, i, prompt) for i in range(len(order.seeds))]
         opening = asyncio.ensure_future(self._open(stage, prompt, [e for e in episodes if not e.resumed]))
         tasks = [asyncio.ensure_future(e.play(None if e.resumed else _of(opening, e))) for e in episodes]
-        self._groups[order.id] = (time.monotonic(), stage, tasks)
+        held = (time.monotonic(), stage, tasks)
+        self._groups[order.id] = held
         try:
             await asyncio.wait(tasks, timeout=_SOFT_SHARE * self.config.rollout.group_timeout_s)
             if not all(t.done() for t in tasks):
@@ -78,10 +79,11 @@ class RolloutWorker:
         finally:
             for task in (opening, *tasks):
                 task.cancel()
-            del self._groups[order.id]
-            if stage.journal is not None:
-                for e in episodes:
-                    stage.journal.forget(e.trajectory.id)
+            if self._groups.get(order.id) is held:  # a later dispatch of the same group may be here already
+                del self._groups[order.id]
+                if stage.journal is not None:
+                    for e in episodes:
+                        stage.journal.forget(e.trajectory.id)
 
     async def abort(self, group_id: str) -> bool:
         """End a group's episodes now; they come back as aborted. False if the group is not here."""

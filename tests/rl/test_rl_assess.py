@@ -54,6 +54,13 @@ def test_failures_teach_nothing_by_their_lengths(lengths: list[int]) -> None:
     assert judged([0, 0, 0], lengths).retired is Retired.ALL_FAILED
 
 
+def test_the_switch_lets_budgets_speak_among_failures() -> None:
+    config = Config()
+    config.effort.override_all_failed, config.effort.low.tau = True, 2.0
+    x = assess(group([0, 0, 0], [10, 10, 90]), EffortReward(config.effort), 20.0, 99, config)
+    assert x.retired is None and x.advantages[2] < 0 < x.advantages[0]
+
+
 def test_successes_teach_where_their_prices_differ() -> None:
     priced = judged([1, 1, 1], [5, 10, 30])
     assert priced.retired is None

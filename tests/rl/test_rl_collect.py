@@ -162,7 +162,10 @@ def test_dynamic_sampling_ends(tmp_path: Path) -> None:
     collector, ledger = make(tmp_path, rollout, max_sampling_rounds=3)
     with pytest.raises(StarvedError, match="all_failed"):
         collector.batch()
-    assert ledger.counts()["retired"] == 24
+    assert ledger.counts()["retired"] == 24 * 8, "seven more rounds, then it gives up"
+    late = SimulatedRollout(lambda o: 1, reward=lambda o, i: float(i % 2) if int(o.id[1:]) == 30 else 0.0)
+    collector, ledger = make(tmp_path / "late", late, max_sampling_rounds=1)
+    assert [x.group.order.id for x in collector.batch()] == ["g000030"], "an empty round is drawn again"
     rare = SimulatedRollout(lambda o: 1, reward=lambda o, i: float(i % 2) if o.id == "g000004" else 0.0)
     collector, ledger = make(tmp_path / "rare", rare, max_sampling_rounds=3)
     assert [x.group.order.id for x in collector.batch()] == ["g000004"]

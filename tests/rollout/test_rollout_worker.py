@@ -164,6 +164,30 @@ def test_the_smaller_of_budget_and_task_limit_cuts(budget: int | None, limit: in
     assert t.grade is not None and t.grade.reward == 0.0
 
 
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_an_answer_that_was_cut_off_failed_even_if_it_can_be_read(missing: int) -> None:
+    engine = ScriptedEngine(right)
+    (whole_one,) = run(order(n=1, answer="a b"), engine).trajectories
+    assert whole_one.grade is not None and whole_one.grade.solved
+    whole = len(whole_one.nodes[-1])
+    (t,) = run(order(n=1, answer="a b", limits=Limits(1, whole - missing, 5.0)), engine).trajectories
+    assert t.stop is StopReason.TOKENS and t.grade is not None
+    assert t.grade.reward == 0.0 and t.grade.evidence == {"truncated": "tokens"}
+
+
+def test_two_dispatches_of_one_group_may_meet_on_one_worker() -> None:
+    """A late group is dispatched again; where only its first worker has room, that one runs both."""
+
+    async def go() -> tuple[list[Group], dict]:
+        worker = RolloutWorker(config(), {"engine0": Handle(ScriptedEngine(right))}, "w0")
+        groups = await asyncio.gather(worker.run_group(order()), worker.run_group(order(), 2))
+        return groups, (await worker.ping())["groups"]
+
+    groups, left = asyncio.run(go())
+    assert [g.dispatches for g in groups] == [1, 2] and left == {}
+    assert all(t.stop is StopReason.DONE for g in groups for t in g.trajectories)
+
+
 def test_tokens_are_counted_over_the_turns() -> None:
     engine = ScriptedEngine(lambda turn, seed: say("", call("look", {"place": "a"})))
     turn = len(engine.chat.encode_assistant(say("", call("look", {"place": "a"}))))
