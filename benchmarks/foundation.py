@@ -4,6 +4,7 @@
     python -m benchmarks.foundation train --seed 0    the default run: wall time and memory
     python -m benchmarks.foundation runs              what the runs of `train` and of its control show
     python -m benchmarks.foundation cli               the time of --help, and the refusal of wrong keys
+    python -m benchmarks.foundation curves --names A B    the curves of finished runs, into foundation-recipes.json
 
 Lines replace those of the same name; what was not measured is not in the file.
 """
@@ -162,6 +163,36 @@ def runs(names: list[str], control: str) -> list[dict[str, Any]]:
     return out
 
 
+def curves(names: list[str]) -> None:
+    """Write what finished runs changed and how they went: evaluations, and training means over ten steps."""
+    path = RESULTS.with_name("foundation-recipes.json")
+    old = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    keys = ("solve_rate/all", "learner/entropy", "learner/grad_norm", "tokens_p50/all/low", "tokens_p50/all/max")
+    for name in names:
+        folder = ROOT / "runs" / name
+        steps = runfiles.metrics(folder)
+        evaluations = [e for e in runfiles.read(folder / "events.jsonl") if e["event"] == "evaluation"]
+        kept = [
+            {"step": e["step"], "label": e["label"]}
+            | {k: round(v, 4) for k, v in e.items() if k.startswith("eval/") and ("/all" in k or "macro" in k)}
+            for e in evaluations
+        ]
+        training = [
+            {"steps": f"{i}-{i + 9}"} | {k: round(statistics.fmean(s[k] for s in steps[i : i + 10]), 4) for k in keys}
+            for i in range(0, len(steps), 10)
+        ]
+        changes = json.loads((folder / "changes.json").read_text())
+        attempt = next(iter(runfiles.read(folder / "attempts.jsonl")))
+        old["runs"][name] = {
+            "commit": attempt.get("commit"),
+            "changes": changes,
+            "evaluations": kept,
+            "training": training,
+        }
+    path.write_text(json.dumps(old, indent=1) + "\n")
+    print(f"wrote {path}")
+
+
 def interval(a: report.Change, b: report.Change) -> float:
     """Half-width, in points, of the 95 % interval of the difference of two solve rates on different tasks."""
     return 196 * sum(c.after * (1 - c.after) / c.tasks for c in (a, b)) ** 0.5
@@ -187,7 +218,7 @@ def cli() -> list[dict[str, Any]]:
 def main() -> None:
     """Measure what was asked for."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["setup", "train", "runs", "cli"])
+    p.add_argument("what", choices=["setup", "train", "runs", "cli", "curves"])
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--effort", default="budget", help="budget, or none for the control")
     p.add_argument("--names", nargs="+", default=["seed0", "seed1", "seed2"])
@@ -197,6 +228,8 @@ def main() -> None:
         write(setup())
     elif args.what == "train":
         write(train(args.seed, args.effort, f"seed{args.seed}" if args.effort == "budget" else args.control))
+    elif args.what == "curves":
+        curves(args.names)
     elif args.what == "runs":
         write(runs(args.names, args.control))
     else:
