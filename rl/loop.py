@@ -5,7 +5,6 @@ mixture -> collector -> (workers, engines) -> assess -> batch -> learners -> syn
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from environments.catalogue import resolve, select
 from rl import checkpoint, evaluate
 from rl.assess import Assessed, assess, step_metrics
 from rl.batch import build_batch
+from rl.clock import Clock
 from rl.cluster import Cluster
 from rl.collect import Collector, StarvedError
 from rl.config import Config
@@ -58,35 +58,30 @@ class Run:
 
     def go(self) -> None:
         """Start the processes, carry the run to its last step, close the books."""
-        with Cluster(self.config, self.run_dir, self.state.version, self.log.phase, self.log.event) as self.house:
+        config, state, log = self.config, self.state, self.log
+        with Cluster(config, self.run_dir, state.version, log.phase, log.event) as self.house:
+            rollout, learners = self.house.scheduler, self.house.learners
             if self.folder:
-                self.house.learners.load(self.folder)
-            self.log.metrics(self.state.step, self.house.sync(self.state.version))
+                learners.load(self.folder)
+            log.metrics(state.step, self.house.sync(state.version))
             self.collector = Collector(
-                self.config,
-                self.state.mixture,
-                self.ledger,
-                self.house.scheduler,
-                self.judge,
-                self.state.version,
-                self.heal,
-                self.house.learners.check,
+                config, state.mixture, self.ledger, rollout, self.judge, state.version, self.heal, learners.check
             )
             if self.saved:
                 self.collector.load_state_dict(self.saved["collector"])
             else:
-                self.state.calibrate(self.evaluate("before", self.pairs, self.config.evaluation.greedy))
+                state.calibrate(self.evaluate("before", self.pairs, config.evaluation.greedy))
                 self.save()
             starved: StarvedError | None = None
-            while self.state.step < self.config.steps and starved is None:
+            while state.step < config.steps and starved is None:
                 try:
                     self.step()
                 except StarvedError as error:  # nothing left to learn here: the run ends early, with its evaluation
                     starved = error
-                    self.log.alert(f"step {self.state.step}: {error}")
-            after = self.evaluate("after", self.pairs, self.config.evaluation.greedy)
+                    log.alert(f"step {state.step}: {error}")
+            after = self.evaluate("after", self.pairs, config.evaluation.greedy)
         self.ledger.close()
-        self.log.close_run(self.state.before, after, self.ledger.counts(), self.ledger.reasons())
+        log.close_run(state.before, after, self.ledger.counts(), self.ledger.reasons())
         if starved is not None:
             raise starved
 
@@ -95,12 +90,8 @@ class Run:
         config, state, clock = self.config, self.state, Clock()
         groups = self.collector.batch()
         clock.lap("rollout")
-        batch = build_batch(
-            [x.group for x in groups],
-            [x.advantages for x in groups],
-            state.scale,
-            whitened=config.algorithm.advantage == "reinforce_pp",
-        )
+        whitened = config.algorithm.advantage == "reinforce_pp"
+        batch = build_batch([x.group for x in groups], [x.advantages for x in groups], state.scale, whitened)
         metrics = self.house.learners.train(batch, state.step)
         clock.lap("learn")
         self.ledger.train([x.group.order.id for x in groups], state.step)
@@ -143,29 +134,6 @@ class Run:
     def save(self) -> None:
         """A checkpoint of learners, state, waiting groups and the ledger's position."""
         state = self.state.state_dict() | {"collector": self.collector.state_dict(), "ledger_seq": self.ledger.sync()}
-        folder = checkpoint.save(
-            self.run_dir / "checkpoints",
-            self.state.step,
-            self.house.learners.save,
-            state,
-            self.config.logging.keep_checkpoints,
-        )
+        root, keep = self.run_dir / "checkpoints", self.config.logging.keep_checkpoints
+        folder = checkpoint.save(root, self.state.step, self.house.learners.save, state, keep)
         self.log.event("checkpoint", folder=folder.name, step=self.state.step)
-
-
-class Clock:
-    """Wall time of a step's parts, in seconds."""
-
-    def __init__(self) -> None:
-        self.begin = self.last = time.monotonic()
-        self.laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        """What has passed since the last lap belongs to `name`."""
-        now = time.monotonic()
-        self.laps[f"time/{name}_s"] = now - self.last
-        self.last = now
-
-    def seconds(self) -> dict[str, float]:
-        """All laps and the whole step."""
-        return self.laps | {"time/step_s": time.monotonic() - self.begin}
