@@ -86,8 +86,12 @@ class Run:
             raise starved
 
     def step(self) -> None:
-        """One optimizer step, its push, its record; then whatever is due."""
-        config, state, clock = self.config, self.state, Clock()
+        """The evaluation that is due, one optimizer step, its push, its record, and the checkpoint that is due."""
+        config, state = self.config, self.state
+        if config.evaluation.every and state.step and state.step % config.evaluation.every == 0:
+            # Here, not behind the last step's checkpoint: a run that is killed while it evaluates resumes here.
+            self.evaluate(f"step_{state.step}", self.pairs[: config.evaluation.during_tasks], greedy=False)
+        clock = Clock()
         groups = self.collector.batch()
         clock.lap("rollout")
         whitened = config.algorithm.advantage == "reinforce_pp"
@@ -106,8 +110,6 @@ class Run:
             self.log.alert(f"step {state.step - 1}: KL to the behaviour policy is {metrics['learner/kl']:.3g}")
         if state.step % config.logging.checkpoint_every == 0 or state.step == config.steps:
             self.save()
-        if config.evaluation.every and state.step % config.evaluation.every == 0 and state.step < config.steps:
-            self.evaluate(f"step_{state.step}", self.pairs[: config.evaluation.during_tasks], greedy=False)
 
     def judge(self, group: Group) -> Assessed:
         """A finished group's numbers under this step's effort reward."""

@@ -9,9 +9,12 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import chaos_driver
 import pytest
 
+from rl import loop
 from rl.ledger import GroupState, Ledger
 
 DRIVER = Path(__file__).with_name("chaos_driver.py")
@@ -88,6 +91,23 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
         for label in ("before", "after"):
             assert last_rows(run, label) == last_rows(tmp_path / "straight", label)
     assert len(hit) >= 3, f"the kills must fall into different parts of the run: {hit}"
+
+
+def test_an_evaluation_that_was_killed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "Cluster", loop.Cluster)  # the driver puts its own there
+    whole = loop.Run.evaluate
+
+    def killed(run: loop.Run, label: str, *how: Any, **more: Any) -> Any:
+        if label == "step_12":  # where a checkpoint was just written, too
+            raise KeyboardInterrupt
+        return whole(run, label, *how, **more)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop.Run, "evaluate", killed)
+        chaos_driver.main(tmp_path, STEPS, 0)
+    chaos_driver.main(tmp_path, STEPS, 0)
+    labels = {path.stem for path in (tmp_path / "evaluations").iterdir()}
+    assert labels == {"before", "after", *(f"step_{step}" for step in range(4, STEPS, 4))}
 
 
 @pytest.mark.parametrize("staleness", [2])
