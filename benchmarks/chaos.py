@@ -1,7 +1,8 @@
-"""Kill -9 of the driver of a real run at random moments, with `jointrl resume` in between.
+"""Kill -9 in real runs: of the driver at random moments, with `jointrl resume` in between, and of rollout workers.
 
-    python -m benchmarks.chaos                   20 kills
+    python -m benchmarks.chaos                   20 kills of the driver
     python -m benchmarks.chaos --minutes 15      as many as fit into this time, 20 at most
+    python -m benchmarks.chaos --workers 3       3 kills of a worker while it has an episode in a sandbox
 
 A small run on a real cluster (engines, workers, learners, sandboxes) is carried out once without a disturbance. Then
 runs of the same configuration are killed and resumed until enough kills were made, and each is carried to its end. The
@@ -12,6 +13,7 @@ no process behind.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import random
@@ -264,14 +266,69 @@ def chaos(kills: int, minutes: float, seed: int) -> dict[str, Any]:
     )
 
 
+def workers(kills: int) -> dict[str, Any]:
+    """The acceptance line of the slowest notice of a worker's death, in one run of which `kills` workers are killed."""
+    folder = Path(tempfile.mkdtemp(prefix="jointrl-chaos-"))
+    run_dir = folder / "workers"
+    attempt = Attempt(run_dir)
+    killed: list[float] = []
+    attempt.wait_for("ledger.jsonl", '"dispatched"', GONE_S * 10)
+    while len(killed) < kills and attempt.process.poll() is None:
+        seen = time.time()
+        while attempt.process.poll() is None and not in_flight(run_dir, seen):
+            time.sleep(0.005)
+        if found := attempt.titled("ray::RolloutWorker"):
+            found[len(killed) % len(found)].kill()
+            killed.append(time.time())
+            while attempt.process.poll() is None and len(_events(run_dir, "worker_lost")) < len(killed):
+                time.sleep(0.05)
+    attempt.finish()
+    attempt.gone()
+    lost, again = _events(run_dir, "worker_lost"), _events(run_dir, "redispatched")
+    notices = [e["time"] - at for e, at in zip(lost, killed, strict=False)]
+    wrong = audit(run_dir)
+    if len(lost) != len(killed):
+        wrong.append(f"{len(killed)} workers were killed, {len(lost)} deaths noticed")
+    if Counter(g for e in lost for g in e["groups"]) != Counter(e["group"] for e in again):
+        wrong.append("not every group of a lost worker was dispatched again once")
+    samples = [r for row in runfiles.metrics(run_dir) for r in _rollouts(run_dir, row)]
+    wrong += [f"{r['id']}: {r['error']}" for r in samples if r["error"]]
+    moved = {r["group"] for r in samples if r["environment"].startswith("workshop/")} & {e["group"] for e in again}
+    print(f"{len(lost)} workers lost, {len(again)} groups sent again, {len(moved)} with sandboxes; wrong: {wrong}")
+    shutil.rmtree(folder)
+    return line(
+        "kill -9 of a rollout worker during an episode: noticed after",
+        max(notices),
+        "< 5, its groups dispatched again once, none lost or doubled, no sample in error",
+        "s",
+        max(notices) < 5 and not wrong and len(moved) > 0,
+        f"python -m benchmarks.chaos --workers {kills}",
+    )
+
+
+def in_flight(run_dir: Path, since: float) -> list[Path]:
+    """Journals of unfinished sandbox episodes that were written after `since`, a wall time in seconds."""
+    found = []
+    for path in (run_dir / "sandbox" / "episodes").glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):  # the episode has ended
+            if path.stat().st_mtime > since:
+                found.append(path)
+    return found
+
+
 def main() -> None:
     """Kill, compare, and merge the line into the results."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--kills", type=int, default=KILLS)
     p.add_argument("--minutes", type=float, default=60.0, help="for the kills, the straight run not counted")
     p.add_argument("--seed", type=int, default=0, help="of the moments")
+    p.add_argument("--workers", type=int, default=0, help="kill so many workers instead")
     args = p.parse_args()
-    write([chaos(args.kills, args.minutes, args.seed)])
+    write([workers(args.workers) if args.workers else chaos(args.kills, args.minutes, args.seed)])
+
+
+def _events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    return [e for e in runfiles.read(run_dir / "events.jsonl") if e["event"] == kind]
 
 
 def _rollouts(run_dir: Path, metrics: dict[str, Any]) -> list[dict[str, Any]]:
@@ -299,4 +356,4 @@ def _lives(process: psutil.Process) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

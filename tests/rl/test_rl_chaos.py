@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos import SETTINGS, Attempt, audit
+from benchmarks.chaos import SETTINGS, Attempt, audit, in_flight
 from rl import runfiles
 
 SMALL = (
@@ -43,7 +43,7 @@ def test_a_killed_driver_and_a_killed_worker_cost_nothing_but_time(tmp_path: Pat
         began = time.time()
         second.wait_for("attempts.jsonl", '"attempt": 2', LIMIT_S)
         patience = time.monotonic() + LIMIT_S
-        while not (turns := recent(run_dir / "sandbox" / "episodes", began)):
+        while not (turns := in_flight(run_dir, began)):
             assert second.process.poll() is None and time.monotonic() < patience, second.tail()
             time.sleep(0.005)
         (worker,) = second.titled("ray::RolloutWorker")
@@ -82,18 +82,6 @@ def test_a_request_to_end_ends_everything_and_can_be_resumed(tmp_path: Path) -> 
     assert attempt.process.returncode == 130, attempt.tail()
     assert runfiles.status(tmp_path / "run") is runfiles.Status.STOPPED
     assert runfiles.read(tmp_path / "run" / "events.jsonl")[-1]["event"] == "interrupted"
-
-
-def recent(folder: Path, since: float) -> list[Path]:
-    """Journals of episodes in flight that were written after `since`."""
-    found = []
-    for path in folder.glob("*.json"):
-        try:
-            if path.stat().st_mtime > since:
-                found.append(path)
-        except FileNotFoundError:
-            continue  # the episode has ended
-    return found
 
 
 def settled(settings: tuple[str, ...]) -> tuple[str, ...]:
