@@ -31,7 +31,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 _BOUNDS: dict[tuple[str, int], str] = {
     (">=", 0): "seed envs.floor effort.warmup_steps effort.ramp_steps algorithm.max_staleness algorithm.kl_tau "
-    "learner.weight_decay learner.warmup_steps learner.zero_stage learner.beta1 learner.beta2 evaluation.every "
+    "learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage learner.beta1 learner.beta2 "
+    "evaluation.every "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
@@ -39,7 +40,7 @@ _BOUNDS: dict[tuple[str, int], str] = {
     "learner.ranks learner.expert_parallel learner.micro_tokens learner.threads sandbox.max_live sandbox.memory_mb "
     "evaluation.tasks evaluation.during_tasks logging.checkpoint_every logging.keep_checkpoints",
     (">=", 2): "algorithm.group_size rollout.min_group",
-    ("<=", 1): "learner.beta1 learner.beta2",
+    ("<=", 1): "learner.beta1 learner.beta2 learner.final_lr",
     ("<=", 2): "learner.zero_stage",
     (">", 0): "algorithm.temperature algorithm.clip_low algorithm.clip_high algorithm.tis_cap learner.lr "
     "learner.clip_grad_norm learner.max_step_kl learner.timeout_s engine.request_timeout_s rollout.group_timeout_s "

@@ -285,8 +285,8 @@ def test_a_request_to_end_is_an_interrupt(sign: signal.Signals) -> None:
 import sys, time
 from rl import cli, launch
 def wait(overrides):
-    print("up", flush=True)
     try:
+        print("up", flush=True)
         time.sleep(60)
     finally:
         print("cleaned up", flush=True)

@@ -123,7 +123,7 @@ def test_a_run_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["steps"] == 6 and summary["change"]["greedy"]["macro"]["gain"] == pytest.approx(0.4)
     assert {e["event"] for e in strict(folder / "events.jsonl")} == {"started", "evaluation", "finished"}
-    assert json.loads((folder / "changes.json").read_text())["steps"] == {"default": 60, "value": 6}
+    assert json.loads((folder / "changes.json").read_text())["steps"] == {"default": Config().steps, "value": 6}
     recipe = strict(folder / "attempts.jsonl")[0]
     assert recipe["versions"]["torch"] and recipe["machine"]["cores"] and recipe["command"]
     printed = capsys.readouterr().out
