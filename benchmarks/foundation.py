@@ -136,7 +136,7 @@ def runs(names: list[str], control: str) -> list[dict[str, Any]]:
             if purpose == "sampled":
                 down = [e for e, c in gains.items() if c and 100 * (c.gain + c.half) < -5]
                 text = "none > 5 points down beyond its interval"
-                out.append(line(f"{name}: environments that lost", len(down), text, ", ".join(down), not down, command))
+                out.append(line(f"{name}: environments that lost", down or 0, text, "environments", not down, command))
         sampled = {e: report.compare(before, after, purpose="sampled", effort=e) for e in ("low", "high", "max")}
         low, high, top = (sampled[e] for e in ("low", "high", "max"))
         if low and high and top:
