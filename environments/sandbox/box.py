@@ -343,6 +343,8 @@ class Box:
                     store_snapshot, self._workspace, self._nursery.store, name, limit
                 )
             finally:
+                with contextlib.suppress(FileNotFoundError):  # also of one that was killed half-way
+                    os.unlink(f"{self._nursery.store}/tmp/{name}")
                 if frozen:
                     await self._signal_all(signal.SIGCONT)
 
@@ -401,24 +403,23 @@ def _rlimits(limits: Limits) -> dict[int, int]:
 
 
 def store_snapshot(workspace: int, store: str, name: str, max_bytes: int) -> str:
-    """Pack a directory (O_PATH fd) into the store: temporary file, fsync, rename; returns its id."""
+    """Pack a directory (O_PATH fd) into the store: temporary file, fsync, rename; returns its id.
+
+    Runs in a child that may be killed at any moment: its parent removes tmp/`name` where it is left.
+    """
     root = linux.open_beneath(workspace, ".", os.O_RDONLY | os.O_DIRECTORY)
     temporary = f"{store}/tmp/{name}"
-    try:
-        with open(temporary, "wb") as file:
-            digest = archive.pack(root, file, max_bytes)
-            final = f"{store}/snapshots/{digest}.tar"
-            if os.path.exists(final):
-                return digest
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, final)
-        folder = os.open(f"{store}/snapshots", os.O_RDONLY)
-        os.fsync(folder)
-        return digest
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+    with open(temporary, "wb") as file:
+        digest = archive.pack(root, file, max_bytes)
+        final = f"{store}/snapshots/{digest}.tar"
+        if os.path.exists(final):
+            return digest
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, final)
+    folder = os.open(f"{store}/snapshots", os.O_RDONLY)
+    os.fsync(folder)
+    return digest
 
 
 def _relative(path: str) -> str:
