@@ -18,29 +18,19 @@ from typing import Any
 
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
-    "no_price": {"effort.kind": "none"},
-    "adam_3e-5": {"learner.optimizer": "adamw", "learner.lr": 3e-5},
-    "adam_6e-5": {"learner.optimizer": "adamw", "learner.lr": 6e-5},
-    "adam_1e-4": {"learner.optimizer": "adamw", "learner.lr": 1e-4},
-    "adam_3e-4": {"learner.optimizer": "adamw", "learner.lr": 3e-4},
-    "muon_3e-5": {"learner.optimizer": "muon", "learner.lr": 3e-5},
-    "muon_1e-4": {"learner.optimizer": "muon", "learner.lr": 1e-4},
-    "muon_2e-4": {"learner.optimizer": "muon", "learner.lr": 2e-4},
-    "muon_no_qat": {
+    "alike": {"learner.lr_scale": {}},
+    "gain": {"learner.lr_scale": {"embed_tokens": 0.1, "conv1d": 0.1, "model.norm": 20.0}},
+    "gains": {"learner.lr_scale": {"embed_tokens": 0.1, "conv1d": 0.1, "model.norm": 20.0, "norm": 5.0}},
+    "muon": {"learner.optimizer": "muon", "learner.lr": 2e-4},
+    "muon_gain": {
         "learner.optimizer": "muon",
-        "learner.lr": 1e-4,
-        "model.quant.expert_weights": "none",
-        "model.quant.expert_activations": "none",
+        "learner.lr": 2e-4,
+        "learner.lr_scale": {"embed_tokens": 0.1, "conv1d": 0.1, "model.norm": 20.0},
     },
-    "adam_slow": {"learner.optimizer": "adamw", "learner.lr": 1e-4, "learner.beta1": 0.97, "learner.beta2": 0.999},
-    "adam_price": {"learner.optimizer": "adamw", "learner.lr": 6e-5, "effort.low.lam": 0.6},
-    "adam_free": {"learner.optimizer": "adamw", "learner.lr": 6e-5, "effort.kind": "none"},
-    "muon_price": {"learner.optimizer": "muon", "learner.lr": 1e-4, "effort.low.lam": 0.4},
-    "muon_grpo": {"learner.optimizer": "muon", "learner.lr": 1e-4, "algorithm.advantage": "grpo"},
-    "muon_64": {"learner.optimizer": "muon", "learner.lr": 1e-4, "algorithm.groups_per_step": 64},
-    "sgd_0.1": {"learner.optimizer": "sgd", "learner.lr": 0.1},
-    "sgd_0.3": {"learner.optimizer": "sgd", "learner.lr": 0.3},
-    "sgd_1": {"learner.optimizer": "sgd", "learner.lr": 1.0},
+    "no_price": {"effort.kind": "none"},
+    "no_qat": {"model.quant.expert_weights": "none", "model.quant.expert_activations": "none"},
+    "grpo": {"algorithm.advantage": "grpo"},
+    "no_env_scale": {"algorithm.env_advantage_scale": False},
 }
 
 
@@ -75,7 +65,7 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
     from rl.assess import assess
     from rl.batch import build_batch
     from rl.examine import sample
-    from rl.learner.muon import MuonAdamW
+    from rl.learner.engine import build_optimizer, freeze, learning_rate, parameter_groups
     from rl.learner.scoring import Scorer, score
     from rl.mixture import held_out
     from rl.state import RunState
@@ -93,17 +83,9 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
     policy.load_named_weights(load_file(args.start))
     policy.to(device).refresh_quantized()
     policy.train(False)
-    trained = [(n, p) for n, p in policy.named_parameters() if p.requires_grad and "indexer" not in n]
-    plain = ("embed", "lm_head", "conv1d", "res_proj", "gate.weight")
-    muon = config.learner.optimizer == "muon"
-    matrices = [p for n, p in trained if muon and p.ndim in (2, 3) and not any(x in n for x in plain)]
-    rest = [p for _, p in trained if not any(p is m for m in matrices)]
-    groups = [{"params": g, "muon": g is matrices} for g in (matrices, rest) if g]
-    betas = (config.learner.beta1, config.learner.beta2)
-    if config.learner.optimizer == "sgd":
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(rest, config.learner.lr, momentum=0.9, dampening=0.9)
-    else:
-        optimizer = MuonAdamW(groups, config.learner.lr, betas, config.learner.weight_decay)
+    freeze(policy)
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    optimizer = build_optimizer(parameter_groups(policy, config.learner), config.learner)
     state = RunState(config, environments)
     pairs = held_out(config, environments, args.tasks)
     scorer = Scorer(policy)
@@ -181,10 +163,10 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
             loss.backward()
             loss_sum += float(loss.detach())
             entropy += float(scored.entropy.sum()) / shard.tokens
-        norm = float(torch.nn.utils.clip_grad_norm_([p for _, p in trained], config.learner.clip_grad_norm))
-        rate = config.learner.lr * min(1.0, (state.step + 1) / max(1, config.learner.warmup_steps))
+        norm = float(torch.nn.utils.clip_grad_norm_(trained, config.learner.clip_grad_norm))
+        rate = learning_rate(config.learner, state.step, args.steps)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["lr_scale"]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         policy.refresh_quantized()

@@ -14,6 +14,7 @@ from rl import algorithms
 from rl.config import Config
 from rl.errors import UserError
 from rl.learner.initial import start_files
+from rl.learner.limits import OPTIMIZERS
 from rl.policy_size import PolicySize
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -23,7 +24,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.quant.scale_rule": ("even", "floor"),
     "engine.kind": ("native", "vllm"),
     "effort.kind": ("budget", "price", "none"),
-    "learner.optimizer": ("adamw", "muon"),
+    "learner.optimizer": OPTIMIZERS,
     "sandbox.backend": ("bwrap",),
     "logging.wandb.mode": ("offline", "online", "disabled"),
 }

@@ -113,7 +113,7 @@ def _processes(config: Config, size: PolicySize, gpus: int) -> list[Process]:
     learner, engine, worker = config.learner, config.engine, config.rollout
     own_routed = size.routed // learner.expert_parallel
     trained = size.parameters - size.routed + own_routed
-    states = 4 if learner.optimizer == "muon" else 8  # bytes per parameter: one or two float32 moments
+    states = 8 if learner.optimizer == "adamw" else 4  # bytes per parameter: two float32 moments, or one
     shards = [learner.ranks if learner.zero_stage >= stage else 1 for stage in (1, 2, 3)]
     copies = trained * (states / shards[0] + 4 / shards[1] + 4 / shards[2])
     quantised = 4 * own_routed if config.model.quant.expert_weights != "none" else 0

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rl.config import LearnerConfig
 from rl.learner.limits import check
 from rl.learner.muon import MuonAdamW
+from rl.learner.tensorwise import Momentum
 
 FROZEN = (".indexer.",)
 """Parts of names that RL does not train: the sparse-attention indexer learns from its own loss only."""
@@ -55,8 +56,10 @@ def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str,
 
 
 def build_optimizer(groups: list[dict[str, Any]], config: LearnerConfig) -> torch.optim.Optimizer:
-    """AdamW, or Muon with AdamW for what is no matrix."""
+    """AdamW, Muon with AdamW for what is no matrix, or the momentum of gradients that `TensorScale` has scaled."""
     betas = (config.beta1, config.beta2)
+    if config.optimizer == "tensorwise":
+        return Momentum(groups, lr=config.lr, beta=config.beta1, weight_decay=config.weight_decay)
     if config.optimizer == "muon":
         return MuonAdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
     return torch.optim.AdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay, foreach=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from rl.config import LearnerConfig
 
+OPTIMIZERS = ("tensorwise", "adamw", "muon")
+
 
 def check(config: LearnerConfig) -> list[str]:
     """What is wrong with these settings, one sentence each with what to change; empty if nothing is."""
     wrong = []
-    if config.optimizer not in ("adamw", "muon"):
-        wrong.append(f"learner.optimizer={config.optimizer} is unknown: adamw or muon")
+    if config.optimizer not in OPTIMIZERS:
+        wrong.append(f"learner.optimizer={config.optimizer} is unknown: {' or '.join(OPTIMIZERS)}")
     if config.zero_stage not in (0, 1, 2):
         wrong.append(
             f"learner.zero_stage={config.zero_stage}: use 0, 1 or 2 (nothing gathers ZeRO-3's parameters here)"

@@ -24,6 +24,7 @@ from rl.learner.distributed import Rendezvous, sum_over_ranks
 from rl.learner.engine import build_engine, freeze, learning_rate, set_learning_rate
 from rl.learner.metrics import StepMetrics
 from rl.learner.scoring import Scored, Scorer, score
+from rl.learner.tensorwise import TensorScale
 from rl.learner.zero_state import masters_from_parameters
 
 
@@ -72,6 +73,10 @@ class LearnerRank:
         self.meeting.bound_all_groups()
         self.policy.refresh_quantized()
         self.trained = [p for p in self.policy.parameters() if p.requires_grad]
+        self.tensor_scale = None
+        if c.learner.optimizer == "tensorwise":
+            names = {p: state.global_names(self.policy)[n].partition("@")[0] for n, p in self.policy.named_parameters()}
+            self.tensor_scale = TensorScale({p: names[p] for p in self.trained}, c.learner.beta2)
         trained = sum(p.numel() for p in self.trained)
         return {"rank": self.rank, "pid": os.getpid(), "device": str(self.device), "parameters": trained}
 
@@ -107,6 +112,8 @@ class LearnerRank:
         norm = gradients.global_norm(pieces)
         if math.isfinite(norm):
             gradients.clip(pieces, norm, c.clip_grad_norm)
+            if self.tensor_scale is not None:
+                self.tensor_scale.apply(pieces)
             self.engine.step()
             self.policy.refresh_quantized()
         else:

@@ -23,11 +23,11 @@ from rl.learner.experts import ExpertParallel
 if TYPE_CHECKING:
     from rl.learner.rank import LearnerRank
 
-FORMAT = 1
+FORMAT = 2
 """Raised when names or files change; another one is refused with both numbers."""
 
 
-def _global_names(policy: Any) -> dict[str, str]:
+def global_names(policy: Any) -> dict[str, str]:
     """Name of every parameter and persistent buffer here -> its global name; stacked experts with their range."""
     out = {}
     spread = {name: m for name, m in policy.named_modules() if isinstance(m, ExpertParallel)}
@@ -45,7 +45,7 @@ def _global_names(policy: Any) -> dict[str, str]:
 def save(folder: Path, learner: LearnerRank) -> None:
     """Write this rank's files into an existing folder; returns when every rank has (a collective)."""
     policy, engine = learner.policy, learner.engine
-    names = _global_names(policy)
+    names = global_names(policy)
     of_parameter = {p: names[n] for n, p in policy.named_parameters()}
     states = list(zero_state.gather(engine))
     tensors: dict[str, Tensor] = {}
@@ -65,6 +65,7 @@ def save(folder: Path, learner: LearnerRank) -> None:
         "expert_parallel": ep,
         "optimizer": learner.config.learner.optimizer,
         "random": torch.get_rng_state().tolist(),
+        "tensor_scale": learner.tensor_scale.state_dict() if learner.tensor_scale is not None else None,
     }
     (folder / f"learner_{learner.rank:05d}.json").write_text(json.dumps(meta))
     torch.distributed.barrier()
@@ -81,7 +82,7 @@ def load(folder: Path, learner: LearnerRank) -> None:
             f"{learner.config.learner.optimizer}: set learner.optimizer={meta['optimizer']}"
         )
     reader = _Reader(folder)
-    names = _global_names(learner.policy)
+    names = global_names(learner.policy)
     tensors = {name: reader.get("weight", names[name]) for name in learner.policy.state_dict()}
     shapes = {n: t.shape for n, t in learner.policy.state_dict().items()}
     wrong = [f"{n}: {tuple(t.shape)} for {tuple(shapes[n])}" for n, t in tensors.items() if t.shape != shapes[n]]
@@ -100,6 +101,8 @@ def load(folder: Path, learner: LearnerRank) -> None:
     else:  # saved before its first step
         zero_state.forget(learner.engine)
         zero_state.masters_from_parameters(learner.engine)
+    if learner.tensor_scale is not None:
+        learner.tensor_scale.load_state_dict(meta["tensor_scale"])
     learner.policy.refresh_quantized()
     learner.step = meta["step"]
     own = folder / f"learner_{learner.rank:05d}.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,25 @@ from learner_processes import Outcome, launch
 
 def _largest(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
     return max(float(np.abs(a[k] - b[k]).max()) for k in b)
+
+
+def _relative(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
+    """Largest difference, relative to the largest value of its tensor."""
+    return max(float(np.abs(a[k] - b[k]).max() / max(1e-12, np.abs(b[k]).max())) for k in b)
+
+
+def tensorwise(gradient: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Oracle in float64: every tensor (the experts of a layer are one) over its mean square, then RMS steps of 1."""
+    tensor = {k: re.sub(r"experts\.\d+\.(w\d)\.weight", r"\1", k) for k in gradient}
+    square: dict[str, list[float]] = {}
+    for k, g in gradient.items():
+        total = square.setdefault(tensor[k], [0.0, 0.0])
+        total[0] += float(np.square(g.astype(np.float64)).sum())
+        total[1] += g.size
+    fisher = {t: s / n for t, (s, n) in square.items()}
+    moving = [(n, fisher[t]) for t, (_, n) in square.items() if fisher[t] > 0]
+    size = sum(n / f**0.5 for n, f in moving) / sum(n for n, _ in moving)
+    return {k: g / (fisher[tensor[k]] * size) if fisher[tensor[k]] > 0 else g for k, g in gradient.items()}
 
 
 # --- what the processes run -----------------------------------------------------------------------------------------
@@ -71,6 +91,9 @@ def gradients(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
         out[f"ep{ep}_zero{zero}"]["unchanged"] = _largest(everything(learner), before)
         got, _ = gradient(learner, batch.shards(2, 256))
         out[f"ep{ep}_zero{zero}"]["after"] = _largest(got, want)
+        learner = start(learner__expert_parallel=ep, learner__zero_stage=zero, learner__optimizer="tensorwise")
+        got, _ = gradient(learner, batch.shards(2, 256))
+        out[f"ep{ep}_zero{zero}"]["tensorwise"] = _relative(got, tensorwise(want))
     learner = start(learner__expert_parallel=2)
     for name, shards in {"one": batch.shards(2, 10**9), "small": batch.shards(2, 48)}.items():
         got, metrics = gradient(learner, shards)
@@ -101,9 +124,9 @@ def gradients(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
     out["clipped"] = _largest(got, {k: g / 4 for k, g in want.items()})
     learner.config.learner.clip_grad_norm = 0.0
     mine = torch.full((1,), 3.0 if rank == 0 else 4.0)
-    out["norm_3_4"] = norms.global_norm([(mine, 1)])
-    norms.clip([(mine, 1)], 5.0, 1.0)
-    out["norm_clipped"] = norms.global_norm([(mine, 1)])
+    out["norm_3_4"] = norms.global_norm([norms.Piece(mine, 1, None)])
+    norms.clip([norms.Piece(mine, 1, None)], 5.0, 1.0)
+    out["norm_clipped"] = norms.global_norm([norms.Piece(mine, 1, None)])
     # Nothing to train on.
     before = everything(learner)
     out["empty"] = learner.train_step(cases.batch(0).shards(2, 64)[rank], 0)
@@ -162,7 +185,9 @@ def states(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
         return parts[0] | parts[1]
 
     out: dict[str, Any] = {}
-    kinds = {"adamw": {"learner__expert_parallel": 2}}
+    kinds: dict[str, dict[str, Any]] = {
+        name: {"learner__expert_parallel": 2, "learner__optimizer": name} for name in ("adamw", "tensorwise")
+    }
     kinds["muon"] = kinds["adamw"] | {"learner__optimizer": "muon", "learner__zero_stage": 0}
     straight = {}
     for name, changes in kinds.items():
@@ -317,6 +342,11 @@ def test_every_parallelism_gives_the_gradient_of_one_process(two, kind):
         assert rank[kind]["names"]
 
 
+@pytest.mark.parametrize("kind", ["ep1_zero0", "ep1_zero1", "ep2_zero0", "ep2_zero1", "ep2_zero2"])
+def test_tensors_are_scaled_by_the_mean_square_of_the_whole_however_they_are_cut(two, kind):
+    assert max(rank[kind]["tensorwise"] for rank in two) < 1e-4
+
+
 def test_micro_batches_change_nothing(two):
     assert two[0]["split_one"] < 1e-6 and two[0]["split_small"] < 1e-6
     assert two[0]["split_small_micro_batches"] > two[0]["split_one_micro_batches"] == 2
@@ -381,7 +411,7 @@ def test_balancing_moves_the_bias_of_live_routes_only_and_alike_on_all_ranks(two
     assert two[0]["bias_ranks"] == 0.0
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("name", ["tensorwise", "adamw", "muon"])
 def test_a_resumed_learner_continues_as_if_nothing_had_happened(kept, name):
     for rank in kept:
         step, straight, resumed = rank[f"{name}_resumed"]
@@ -391,7 +421,7 @@ def test_a_resumed_learner_continues_as_if_nothing_had_happened(kept, name):
         assert rank[f"{name}_random"]
 
 
-@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("name", ["tensorwise", "adamw", "muon"])
 def test_a_checkpoint_does_not_know_how_its_experts_were_spread(kept, name):
     assert kept[0][f"{name}_resharded"] == pytest.approx(kept[0][f"{name}_one_rank_would"], abs=1e-5)
 
