@@ -9,6 +9,8 @@ matrix products, finite forwards and backwards.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -57,44 +59,51 @@ def kda_step_(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: T
     return torch.addcmul(seen_q, torch.linalg.vecdot(qk[:, 0], qk[:, 1]).view(n * h, 1, 1), delta).view(n, h, vd)
 
 
+@dataclass(frozen=True)
+class Tiles:
+    """How the tiles of many sequences hang together. A tile's level is the number of tiles before it; tiles are sorted
+    by level. States are counted with the carried ones first: [0, starts), then one after each tile.
+    """
+
+    starts: int
+    """Sequences, each with a carried state (zeros at position 0)."""
+    levels: list[int]
+    """Tiles of each level."""
+    before: Tensor
+    """Long [tiles]: the state that each tile starts from; several may start from one."""
+    ends: Tensor
+    """Long [starts]: the state after each sequence's last tile."""
+
+
 def kda_chunk(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None = None
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, tiles: Tiles, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The recurrence in tiles of 16 tokens, with gradients to every input.
 
-    q, k, g [B, H, T, K]; v [B, H, T, V]; beta [B, H, T] (head axis BEFORE time); state [B, H, K, V] or None for zeros.
-    g in [-5, 0]. A token with beta = 0 and g = 0 leaves the state as it is (padding). Any T.
-    Returns (o [B, H, T, V], state after the last token).
+    q, k, g [tiles, H, 16, K]; v [tiles, H, 16, V]; beta [tiles, H, 16]; state [starts, H, K, V] or None for zeros.
+    g in [-5, 0]. A token with beta = 0 and g = 0 leaves the state as it is (padding).
+    Returns (o [tiles, H, 16, V], state after each sequence's last tile [starts, H, K, V]).
     """
-    b, h, t, kd = k.shape
-    pad = -t % TILE
-    if pad:
-        q, k, v, g = (torch.nn.functional.pad(x, (0, 0, 0, pad)) for x in (q, k, v, g))
-        beta = torch.nn.functional.pad(beta, (0, pad))
-    n = (t + pad) // TILE
-    q, k, v, g = (x.reshape(b * h, n, TILE, x.shape[-1]) for x in (q, k, v, g))
-    s0 = None if state is None else state.reshape(b * h, kd, v.shape[-1])
-    o, s = call(_Chunk, q, k, v, g, beta.reshape(b * h, n, TILE, 1), s0)
-    return o.view(b, h, n * TILE, -1)[:, :, :t], s.view(b, h, kd, -1)
+    return call(_Chunk, q, k, v, g, beta.unsqueeze(-1), tiles, state)
 
 
 class _Chunk(Function):
-    """Tiles [M, n, 16, .] of M = batch x heads. With G = cumsum g in the tile and C = 2^58 (about e^40):
+    """All tiles at once but for the states. With G = cumsum g in the tile and C = 2^58 (about e^40):
 
     q^ = q e^G C, k^ = k e^G C, k~ = k e^-G / C, S^ = S / C;  A = strict_lower(beta k^ k~^T);  P = lower(q^ k~^T)
-    [U | W] = (I + A)^-1 beta [v | k^];  then, tile after tile:  v' = U - W S^;  S^ = e^(G_last) (S^ + k~^T v')
+    [U | W] = (I + A)^-1 beta [v | k^];  then, level after level:  v' = U - W S^;  S^ = e^(G_last) (S^ + k~^T v')
     o = q^ S^ + P v'.
     The centre C is a constant, so that no token's arithmetic depends on a later one.
     """
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, s0: Tensor | None
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, tiles: Tiles, s0: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        m, n, c, kd = k.shape
+        n, h, c, kd = k.shape
         vd = v.shape[-1]
         up = g.cumsum(2).exp_()
-        end = up[:, :, -1].unsqueeze(-1)  # [M, n, K, 1]
+        end = up[:, :, -1].unsqueeze(-1)  # [tiles, H, K, 1]
         up = up * CENTRE
         down = up.reciprocal()
         qh, kh, kt = q * up, k * up, k * down
@@ -105,40 +114,47 @@ class _Chunk(Function):
         inv = torch.linalg.solve_triangular(a, eye, upper=False, unitriangular=True)
         uw = torch.matmul(inv, rhs * beta)
         u, w = uw[..., :vd], uw[..., vd:]
-        s = k.new_zeros(m, kd, vd) if s0 is None else s0 / CENTRE
-        states, fresh = [s], []
-        for i in range(n):
-            vn = torch.baddbmm(u[:, i], w[:, i], s, alpha=-1)
-            s = torch.baddbmm(s, kt[:, i].mT, vn).mul_(end[:, i])
-            states.append(s)
-            fresh.append(vn)
-        sh, vn = torch.stack(states, 1), torch.stack(fresh, 1)
-        o = torch.matmul(qh, sh[:, :-1]).add_(torch.matmul(p, vn))
+        states = k.new_zeros(tiles.starts + n, h, kd, vd)
+        if s0 is not None:
+            torch.div(s0, CENTRE, out=states[: tiles.starts])
+        after, vn = states[tiles.starts :], torch.empty_like(v)
+        for part in _levels(tiles):
+            s = states.index_select(0, tiles.before[part]).flatten(0, 1)
+            fresh = torch.baddbmm(u[part].flatten(0, 1), w[part].flatten(0, 1), s, alpha=-1)
+            s = torch.baddbmm(s, kt[part].flatten(0, 1).mT, fresh)
+            torch.mul(s.view(-1, h, kd, vd), end[part], out=after[part])
+            vn[part] = fresh.view(-1, h, c, vd)
+        o = torch.matmul(qh, states.index_select(0, tiles.before)).add_(torch.matmul(p, vn))
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(beta, up, down, end, qh, kh, kt, inv, p, rhs, uw, sh, vn)
-            ctx.has_state = s0 is not None
-        return o, s * CENTRE
+            ctx.save_for_backward(beta, up, down, end, qh, kh, kt, inv, p, rhs, uw, states, vn)
+            ctx.tiles, ctx.has_state = tiles, s0 is not None
+            ctx.set_materialize_grads(False)
+        return o, states.index_select(0, tiles.ends) * CENTRE
 
     @staticmethod
-    def backward(ctx: Any, do: Tensor, ds: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        beta, up, down, end, qh, kh, kt, inv, p, rhs, uw, sh, vn = ctx.saved_tensors
-        n, vd = vn.shape[1], vn.shape[-1]
-        before, after = sh[:, :-1], sh[:, 1:]
+    def backward(ctx: Any, do: Tensor | None, dlast: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        beta, up, down, end, qh, kh, kt, inv, p, rhs, uw, states, vn = ctx.saved_tensors
+        tiles: Tiles = ctx.tiles
+        _, h, c, vd = vn.shape
+        kd = kt.shape[-1]
+        do = torch.zeros_like(vn) if do is None else do
+        before, after = states.index_select(0, tiles.before), states[tiles.starts :]
         w = uw[..., vd:]
         dp = torch.matmul(do, vn.mT).tril_()
-        dvn_out = torch.matmul(p.mT, do)
+        dvn = torch.matmul(p.mT, do)
         ds_out = torch.matmul(qh.mT, do)
-        dafters, dms, dvns = [], [], []
-        ds = ds * CENTRE
-        for i in reversed(range(n)):
-            dm = ds * end[:, i]
-            dvn = torch.baddbmm(dvn_out[:, i], kt[:, i], dm)
-            dafters.append(ds)
-            dms.append(dm)
-            dvns.append(dvn)
-            ds = (dm + ds_out[:, i]).baddbmm_(w[:, i].mT, dvn, alpha=-1)
-        dafter, dm, dvn = (torch.stack(x[::-1], 1) for x in (dafters, dms, dvns))
-        dend = dafter.mul_(after).sum(-1).unsqueeze(2)  # gradient of G_last through e^(G_last): [M, n, 1, K]
+        dstates = torch.zeros_like(states)
+        if dlast is not None:
+            dstates.index_add_(0, tiles.ends, dlast * CENTRE)
+        dafter = dstates[tiles.starts :]
+        dm = torch.empty_like(after)
+        for part in reversed(_levels(tiles)):
+            d = torch.mul(dafter[part], end[part], out=dm[part]).flatten(0, 1)
+            fresh = torch.baddbmm(dvn[part].flatten(0, 1), kt[part].flatten(0, 1), d)
+            dvn[part] = fresh.view(-1, h, c, vd)
+            ds = (d + ds_out[part].flatten(0, 1)).baddbmm_(w[part].flatten(0, 1).mT, fresh, alpha=-1)
+            dstates.index_add_(0, tiles.before[part], ds.view(-1, h, kd, vd))
+        dend = (dafter * after).sum(-1).unsqueeze(2)  # gradient of G_last through e^(G_last): [tiles, H, 1, K]
         duw = torch.cat((dvn, torch.matmul(dvn, before.mT).neg_()), -1)
         drhs = torch.matmul(inv.mT, duw)
         da = torch.matmul(drhs, uw.mT).tril_(-1).neg_()
@@ -155,4 +171,11 @@ class _Chunk(Function):
         # dG = q^ dq^ + k^ dk^ - k~ dk~ at each token, dend at the last; dg_t = sum_{i >= t} dG_i.
         dg = dqh.mul_(qh).addcmul_(kh, dkh).addcmul_(kt, dkt, value=-1)
         dg = (dg - dg.cumsum(2)).add_(dg.sum(2, keepdim=True) + dend)
-        return dq, dk, drhs[..., :vd], dg, dbeta, ds / CENTRE if ctx.has_state else None
+        ds0 = dstates[: tiles.starts] / CENTRE if ctx.has_state else None
+        return dq, dk, drhs[..., :vd], dg, dbeta, None, ds0
+
+
+def _levels(tiles: Tiles) -> list[slice]:
+    """The tiles of each level."""
+    ends = list(accumulate(tiles.levels))
+    return [slice(b - n, b) for b, n in zip(ends, tiles.levels, strict=True)]

@@ -31,14 +31,17 @@ class Histogram(nn.Module):
         self.register_buffer("counts", torch.zeros(experts, BINS, dtype=torch.int64), persistent=False)
 
     @torch.no_grad()
-    def add(self, scores: Tensor, alpha: Tensor, bias: Tensor) -> None:
-        """Count real tokens: scores [N, E] unbiased, alpha [N] the (k+1)-th largest biased score, bias [E]."""
+    def add(self, scores: Tensor, alpha: Tensor, bias: Tensor, copies: Tensor | None = None) -> None:
+        """Count real tokens: scores [N, E] unbiased, alpha [N] the (k+1)-th largest biased score, bias [E].
+
+        copies Long [N]: a token that several rows share counts once for each of them, however rows are cut.
+        """
         experts = bias.shape[0]
         low, width = _range(bias)
         bins = ((alpha.unsqueeze(1) - scores - low) / width).long().clamp_(0, BINS - 1)
         bins += torch.arange(experts, device=bins.device) * BINS
-        flat = bins.flatten()
-        self.counts.view(-1).scatter_add_(0, flat, torch.ones_like(flat))
+        each = torch.ones_like(bins) if copies is None else copies.unsqueeze(1).expand_as(bins)
+        self.counts.view(-1).scatter_add_(0, bins.flatten(), each.flatten())
 
 
 def _range(bias: Tensor) -> tuple[Tensor, Tensor]:

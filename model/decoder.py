@@ -79,10 +79,15 @@ class Backbone(nn.Module):
         self.block_size, self.eps = config.attn_res_block_size, config.rms_norm_eps
 
     def forward(
-        self, ids: Tensor, mixer: Callable[[int, nn.Module, Tensor], Tensor], routes: Tensor | None = None
+        self,
+        ids: Tensor,
+        mixer: Callable[[int, nn.Module, Tensor], Tensor],
+        routes: Tensor | None = None,
+        copies: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run depth on packed tokens: ids [N], mixer(layer, module, x [N, H]) -> [N, H], routes [N, L_moe, K] or None.
 
+        copies Long [N] or None: rows that each token stands for, where the experts' balance is counted.
         Returns (final hidden [N, H], chosen experts Long [N, L_moe, K]).
         """
         bank = BlockBank(self.embed_tokens(ids), self.block_size)
@@ -94,7 +99,7 @@ class Backbone(nn.Module):
             if layer.moe is None:
                 y = layer.mlp(x)
             else:
-                y, experts = layer.moe(x, None if routes is None else routes[:, len(chosen)])
+                y, experts = layer.moe(x, None if routes is None else routes[:, len(chosen)], copies)
                 chosen.append(experts)
             bank.add_ffn(y)
         out = (self.output_attn_res_norm.weight, self.output_attn_res_proj.weight, self.norm.weight)
@@ -106,6 +111,9 @@ class Policy(nn.Module):
 
     After every change of the weights call `refresh_quantized`; `load_named_weights` does so itself.
     """
+
+    shares_prefixes = True
+    """Whether `forward` takes parents: rows that begin alike are computed once."""
 
     def __init__(self, config: K3Config, quant: QuantSpec | None = None) -> None:
         super().__init__()
@@ -161,15 +169,19 @@ class Policy(nn.Module):
 
     # --- training ---------------------------------------------------------------------------------------------------
 
-    def forward(self, input_ids: Tensor, lengths: Tensor, routes: Tensor | None = None) -> Hidden:
+    def forward(
+        self, input_ids: Tensor, lengths: Tensor, routes: Tensor | None = None, parents: Tensor | None = None
+    ) -> Hidden:
         """input_ids Long [B, T] right-padded, lengths Long [B] (1..T), routes [B, T, L_moe, K] or None.
 
+        parents Long [B]: the row whose tokens come before a row's own, -1 for none. What several rows begin with is one
+        row that they name: computed once, with the sum of their gradients, exactly as if each row were whole.
         Where routes are >= 0 those experts are used (replay), elsewhere the live choice. Raises ValueError for bad
-        lengths or a routes shape that does not match.
+        lengths or parents, or a routes shape that does not match.
         """
         b, t = input_ids.shape
         lengths = lengths.to(input_ids.device)
-        packing = Packing.of(lengths, t)
+        packing = Packing(lengths, t, parents)
         at = packing.row * t + packing.pos
         if routes is not None:
             want = (b, t, len(self.config.moe_layers), self.config.num_experts_per_token)
@@ -184,7 +196,7 @@ class Policy(nn.Module):
                 losses.append(out[3])
             return out[0]
 
-        hidden, chosen = self.model(input_ids.flatten()[at], mixer, routes)
+        hidden, chosen = self.model(input_ids.flatten()[at], mixer, routes, packing.copies)
         out_routes = chosen.new_full((b * t, *chosen.shape[1:]), -1)
         out_routes[at] = chosen
         return Hidden(
@@ -222,9 +234,8 @@ class Policy(nn.Module):
         longest = int(after.max())
         if longest > state.max_len:
             raise ValueError(f"a sequence of {longest} tokens does not fit max_len {state.max_len}")
-        packing = Packing.of(lengths.to(self.device), t)
+        packing = Packing(lengths.to(self.device), t)
         past = host_past.to(self.device) if bool(host_past.any()) else None
-        window_at = (lengths.to(self.device).unsqueeze(1) + torch.arange(self._taps, device=self.device)).unsqueeze(-1)
         cache_at = (dev_rows[packing.row], packing.pos)
 
         def mixer(i: int, m: Any, x: Tensor) -> Tensor:
@@ -235,9 +246,7 @@ class Policy(nn.Module):
                     started = (past > 0).to(x.dtype)
                     conv = state.conv[slot, dev_rows] * started.view(-1, 1, 1)
                     recurrent = state.recurrent[slot, dev_rows] * started.view(-1, 1, 1, 1)
-                y, window, recurrent = m(x, packing, conv, recurrent)
-                state.recurrent[slot, dev_rows] = recurrent
-                state.conv[slot, dev_rows] = window.gather(1, window_at.expand(-1, -1, window.shape[-1]))
+                y, state.conv[slot, dev_rows], state.recurrent[slot, dev_rows] = m(x, packing, conv, recurrent)
                 return y
             index = None if state.index is None else state.index[slot]
             if past is not None:
@@ -254,10 +263,6 @@ class Policy(nn.Module):
         routes = chosen.new_full((b * t, *chosen.shape[1:]), -1)
         routes[at] = chosen
         return self.logits(hidden[packing.last]), routes.view(b, t, *chosen.shape[1:])
-
-    @property
-    def _taps(self) -> int:
-        return self.config.linear_attn_config.short_conv_kernel_size - 1
 
     @torch.no_grad()
     def decode(self, tokens: Tensor, state: DecodeState, n: int) -> tuple[Tensor, Tensor]:

@@ -54,14 +54,15 @@ class Indexer(nn.Module):
 
 
 def index_loss(scores: Tensor, selected: Tensor, attention: Tensor) -> Tensor:
-    """Mean over tokens of KL(attention || softmax of the scores over the selected keys); gradient to the scores only.
+    """Each token's KL(attention || softmax of the scores over the selected keys) [...]; gradient to the scores only.
 
-    scores, selected (Bool) and attention [N, S]; attention is the mean over heads of the probabilities on the selected
-    keys, so it sums to 1 there (DeepSeek-V3.2, section 2.1; both its stages, as nothing is left out below top-k keys).
+    scores, selected (Bool) and attention [..., S]; attention is the mean over heads of the probabilities on the
+    selected keys, so it sums to 1 there (DeepSeek-V3.2, section 2.1; both its stages, as nothing is left out below
+    top-k keys).
     """
     log_q = torch.log_softmax(scores.masked_fill(~selected, -torch.inf), -1).masked_fill(~selected, 0.0)
     p = attention.detach()
-    return (torch.xlogy(p, p) - p * log_q).sum(-1).mean()
+    return (torch.xlogy(p, p) - p * log_q).sum(-1)
 
 
 def enable_index_loss(policy: nn.Module, on: bool = True) -> None:

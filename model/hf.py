@@ -22,6 +22,9 @@ class HFPolicy(nn.Module):
     recorded or replayed: routes are None.
     """
 
+    shares_prefixes = False
+    """Whether `forward` takes parents: a foreign model computes every row whole."""
+
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model

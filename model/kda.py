@@ -81,21 +81,21 @@ class KDA(Derived):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x [N, H] from `conv` [B, W-1, 3D] and `state` [B, heads, K, V], both None at position 0.
 
-        Returns (y [N, H], conv inputs with their history [B, W-1+T, 3D], state after each row's last token).
+        Returns (y [N, H], the last W-1 conv inputs of each row [B, W-1, 3D], state after each row's last token).
         """
         inputs, gate, decay, beta = self._project(x)
-        window = packing.unpack(inputs, self.taps - 1)
-        if conv is not None:
-            window = window.clone()
-            window[:, : self.taps - 1] = conv
-        qkv = conv_silu(window, self._conv().squeeze(1))
+        before = self.taps - 1
+        carried = inputs.new_zeros(packing.batch, before, 3 * self.width) if conv is None else conv
+        inputs = torch.cat((inputs, inputs.new_zeros(1, 3 * self.width), carried.flatten(0, 1)))
+        windows, tails = packing.windows(before)
+        qkv = conv_silu(inputs.index_select(0, windows.flatten()).unflatten(0, windows.shape), self._conv().squeeze(1))
         qkv = qkv.view(*qkv.shape[:2], 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4).contiguous()
         q, k, v = qkv.unbind(0)
         q, k = l2_norm(q, self.head_dim**-0.5), l2_norm(k)
-        g = packing.unpack(decay).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        g = packing.to_tiles(decay).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         # Pads have beta = 0 and log-decay 0: they leave the state alone.
-        o, state = kda_chunk(q, k, v, g, packing.unpack(beta).transpose(1, 2), state)
-        return self._output(packing.pack(o.transpose(1, 2)), gate), window, state
+        o, state = kda_chunk(q, k, v, g, packing.to_tiles(beta).transpose(1, 2), packing.tiles, state)
+        return self._output(packing.from_tiles(o.transpose(1, 2)), gate), inputs[tails], state
 
     def decode(self, x: Tensor, conv: Tensor, state: Tensor) -> Tensor:
         """One token for n sequences: x [n, H]; conv [n, W-1, 3D] and state [n, heads, K, V] are updated in place."""

@@ -51,54 +51,53 @@ class MLA(Derived):
         """o [N, heads * v], gate [N, heads * v] -> [N, H]."""
         return self.o_proj(torch.sigmoid(gate) * o)
 
-    def _attend(self, q: Tensor, latent: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """Plain form: q [B, T, heads, .], latent [B, S, kv_rank + pe], visible Bool [1 or B, T, S].
+    def _keys_values(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Cache rows [..., kv_rank + pe] as keys [..., heads, nope + pe] and values [..., heads, v]."""
+        c, k_pe = latent.split((self.kv_rank, self.pe), -1)
+        k, v = self.kv_b_proj(c).unflatten(-1, (self.heads, -1)).split((self.nope, self.v_dim), -1)
+        return torch.cat((k, k_pe.unsqueeze(-2).expand(*k.shape[:-1], -1)), -1), v
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+        """Plain form: q [B, T, heads, .], k and v [B, S, heads, .], visible Bool [B, T, S].
 
         Returns (o [B, T, heads * v], probabilities [B, heads, T, S]).
         """
         b, t, nh, _ = q.shape
-        s = latent.shape[1]
-        c, k_pe = latent.split((self.kv_rank, self.pe), -1)
-        k_nope, v = self.kv_b_proj(c).view(b, s, nh, -1).split((self.nope, self.v_dim), -1)
-        k = torch.cat((k_nope, k_pe.unsqueeze(2).expand(-1, -1, nh, -1)), -1)
         q, k, v = (x.transpose(1, 2).reshape(b * nh, x.shape[1], -1) for x in (q, k, v))
         hidden = torch.zeros(visible.shape, dtype=q.dtype, device=q.device).masked_fill_(~visible, -torch.inf)
-        if hidden.shape[0] > 1:
-            hidden = hidden.repeat_interleave(nh, 0)
+        hidden = hidden.repeat_interleave(nh, 0)
         p = torch.softmax(torch.baddbmm(hidden, q, k.mT, alpha=self.scale), -1)
-        return torch.bmm(p, v).view(b, nh, t, -1).transpose(1, 2).reshape(b, t, -1), p.view(b, nh, t, s)
+        return torch.bmm(p, v).view(b, nh, t, -1).transpose(1, 2).reshape(b, t, -1), p.view(b, nh, t, -1)
 
     def forward(
         self, x: Tensor, packing: Packing, keep: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """x [N, H] of rows that start at position 0.
+        """x [N, H] of rows that start at position 0 or behind their parent.
 
         Returns (y [N, H], cache rows [N, .], index keys [N, d] or None, the indexer's loss or None). The indexer runs
         only where it is used: to `keep` its keys, to learn, or when a row can exceed its top-k.
         """
         q_latent, q, latent, gate = self._project(x)
-        time = packing.time
-        steps = torch.arange(time, device=x.device)
-        visible = (steps <= steps.unsqueeze(1)).unsqueeze(0)
-        index_keys = scores = loss = None
+        k, v = self._keys_values(latent)
+        blocks = packing.blocks
+        seen, index_keys, scores, loss = blocks.visible, None, [], None
         if self.indexer is not None:
-            learn, sparse = self.indexer.learn and torch.is_grad_enabled(), time > self.indexer.topk
+            learn, sparse = self.indexer.learn and torch.is_grad_enabled(), blocks.longest > self.indexer.topk
             with torch.set_grad_enabled(learn):
                 if keep or learn or sparse:
                     index_keys = self.indexer.keys(x)
                 if index_keys is not None and (learn or sparse):
-                    scores = self._index_scores(x, q_latent, packing, packing.unpack(index_keys))
-                    visible = select_topk(scores.detach(), visible, self.indexer.topk)
-        o, p = self._attend(packing.unpack(q), packing.unpack(latent), visible)
-        if scores is not None and scores.requires_grad:
-            loss = index_loss(packing.pack(scores), packing.pack(visible.expand_as(scores)), packing.pack(p.mean(1)))
-        return self._output(packing.pack(o), gate), latent, index_keys, loss
-
-    def _index_scores(self, x: Tensor, q_latent: Tensor, packing: Packing, keys: Tensor) -> Tensor:
-        """The indexer's scores [B, T, S] of keys [B, S, d] for the queries of x [N, H]."""
-        assert self.indexer is not None
-        q, w = self.indexer.queries(x, q_latent)
-        return self.indexer.scores(packing.unpack(q), packing.unpack(w), keys)
+                    inputs = [blocks.split(y) for y in self.indexer.queries(x, q_latent)]
+                    parts = zip(*inputs, blocks.split_keys(index_keys), strict=True)
+                    scores = [self.indexer.scores(*part) for part in parts]
+                    pairs = zip(scores, seen, strict=True)
+                    seen = [select_topk(s.detach(), some, self.indexer.topk) for s, some in pairs]
+        parts = zip(blocks.split(q), blocks.split_keys(k), blocks.split_keys(v), seen, strict=True)
+        done = [self._attend(*part) for part in parts]
+        if scores and scores[0].requires_grad:
+            pieces = zip(scores, seen, done, strict=True)
+            loss = blocks.join([index_loss(s, some, p.detach().mean(1)) for s, some, (_, p) in pieces]).mean()
+        return self._output(blocks.join([o for o, _ in done]), gate), latent, index_keys, loss
 
     @torch.no_grad()
     def extend(
@@ -123,9 +122,10 @@ class MLA(Derived):
         if self.indexer is not None and index_keys is not None:
             index_keys[at] = self.indexer.keys(x)
             if longest > self.indexer.topk:
-                scores = self._index_scores(x, q_latent, packing, index_keys[rows, :longest])
+                iq, iw = self.indexer.queries(x, q_latent)
+                scores = self.indexer.scores(packing.unpack(iq), packing.unpack(iw), index_keys[rows, :longest])
                 visible = select_topk(scores, visible, self.indexer.topk)
-        o, _ = self._attend(packing.unpack(q), latents[rows, :longest], visible)
+        o, _ = self._attend(packing.unpack(q), *self._keys_values(latents[rows, :longest]), visible)
         return self._output(packing.pack(o), gate)
 
     @torch.no_grad()

@@ -29,8 +29,8 @@ class Router(nn.Module):
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
         self.histogram = Histogram(config.num_experts, self.k)
 
-    def forward(self, x: Tensor, routes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(weights [N, K], chosen Long [N, K]) for x [N, H].
+    def forward(self, x: Tensor, routes: Tensor | None = None, copies: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(weights [N, K], chosen Long [N, K]) for x [N, H]; copies [N]: see `Histogram.add`.
 
         Where `routes` [N, K] is >= 0 those experts are used, with weights from the live dense scores.
         Equal scores go to the smaller expert index.
@@ -42,7 +42,7 @@ class Router(nn.Module):
         if routes is not None:
             chosen = torch.where(routes >= 0, routes.to(chosen.dtype), chosen)
         elif self.histogram.enabled and self.training and torch.is_grad_enabled():
-            self.histogram.add(scores.detach(), ranked[:, self.k], self.e_score_correction_bias)
+            self.histogram.add(scores.detach(), ranked[:, self.k], self.e_score_correction_bias, copies)
         picked = scores.gather(1, chosen)
         return picked / (picked.sum(-1, keepdim=True) + 1e-20) * self.factor, chosen
 
@@ -108,9 +108,9 @@ class LatentMoE(nn.Module):
         self.routed_expert_norm = RMSNorm(latent, config.rms_norm_eps)
         self.routed_expert_up_proj = nn.Linear(latent, h, bias=False)
 
-    def forward(self, x: Tensor, routes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Real tokens only: x [N, H], routes [N, K] or None -> (y [N, H], chosen Long [N, K])."""
-        weights, chosen = self.gate(x, routes)
+    def forward(self, x: Tensor, routes: Tensor | None = None, copies: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Real tokens only: x [N, H], routes [N, K] and copies [N] or None -> (y [N, H], chosen Long [N, K])."""
+        weights, chosen = self.gate(x, routes, copies)
         u = self.experts(self.routed_expert_down_proj(x), weights, chosen)
         y = self.routed_expert_up_proj(self.routed_expert_norm(u))
         return y + self.shared_experts(x), chosen

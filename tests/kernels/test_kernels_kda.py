@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.kda import kda_chunk, kda_recurrent, kda_step_
+from kernels.kda import TILE, Tiles, kda_chunk, kda_recurrent, kda_step_
 
 DECAYS = {"slow": -9.0, "mixed": 0.0, "bound": 40.0}
 """Shift of the gate's logit: log-decay about -0.0006, -5..0, exactly -5."""
@@ -32,8 +32,18 @@ def case(
 
 
 def chunk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    o, s = kda_chunk(*(x.transpose(1, 2) for x in (q, k, v, g, beta)), state)
-    return o.transpose(1, 2), s
+    """Rows of one length, cut into tiles: tile i of every row is level i."""
+    b, t = beta.shape[:2]
+    n = -(-t // TILE)
+
+    def cut(x: Tensor) -> Tensor:
+        x = F.pad(x.transpose(1, -1), (0, n * TILE - t)).transpose(1, -1)
+        return x.unflatten(1, (n, TILE)).transpose(0, 1).flatten(0, 1).transpose(1, 2)
+
+    rows = torch.arange(b)
+    tiles = Tiles(b, [b] * n, torch.arange(b * n), b * n + rows)
+    o, s = kda_chunk(*(cut(x) for x in (q, k, v, g, beta)), tiles, state)
+    return o.transpose(1, 2).unflatten(0, (n, b)).transpose(0, 1).flatten(1, 2)[:, :t], s
 
 
 def gradients(function, parts: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:

@@ -50,7 +50,7 @@ def test_index_loss_is_the_divergence_on_the_selected_keys() -> None:
     p = torch.tensor([[0.5, 0.0, 0.0, 0.5]], dtype=torch.float64)
     q = torch.softmax(scores.detach()[0, [0, 1, 3]], 0)
     want = 0.5 * (torch.log(0.5 / q[0]) + torch.log(0.5 / q[2]))
-    loss = index_loss(scores, selected, p)
+    (loss,) = index_loss(scores, selected, p)
     torch.testing.assert_close(loss, want)
     loss.backward()
     torch.testing.assert_close(scores.grad[0, [0, 1, 3]], q - p[0, [0, 1, 3]])
