@@ -2,18 +2,23 @@
 
 The optimizer step does not depend on how rows are padded, ordered, cut into micro-batches or spread over ranks: every
 shard carries ONE global token count, and every rank gets equally many micro-batches (dummies join the collectives).
+Samples of one prompt share it: in a micro-batch it is one row that they continue, computed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from rl.algorithms.advantage.reinforce_pp import whiten
 from rl.algorithms.env_scale import EnvScale
 from rollout.trajectory import Group, StopReason, Trajectory
+
+SLACK = 0.06
+"""Imbalance of the ranks, as a share of their mean load, that is taken for keeping rows of one prompt together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +42,32 @@ class Row:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @cached_property
+    def prompt(self) -> int:
+        """Tokens before the first sampled one; 0 if none is sampled."""
+        return int(self.mask.argmax())
+
+    @cached_property
+    def family(self) -> bytes:
+        """Equal for rows that may share their prompt: the same tokens, computed with the same recorded routes."""
+        routes = b"" if self.routes is None else self.routes[: self.prompt].tobytes()
+        return bytes(f"{self.environment} {self.prompt} ", "ascii") + self.token_ids[: self.prompt].tobytes() + routes
+
+    def part(self, begin: int, end: int) -> Row:
+        """The row's tokens from begin to end, under its name."""
+        cut = {k: getattr(self, k)[begin:end] for k in ("token_ids", "mask", "behaviour", "temperature")}
+        return replace(self, routes=None if self.routes is None else self.routes[begin:end], **cut)
+
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
     """Rows padded to the longest of them. Arrays [B, T]: input_ids int64, mask bool, behaviour, advantage and
     temperature float32; lengths int64 [B]; environment int64 [B]; routes int16 [B, T, moe layers, top-k] or None.
 
-    Column t of every stream belongs to TOKEN t (predicted from position t - 1); column 0 is never trained. `ids` names
-    the rows.
+    parents int64 [B], or None if no row has one: the row that comes before a row's own tokens, -1 for none. Such a
+    parent is a shared prompt, trains nothing and has no name (""). `ids` names the rows.
+    Column t of every stream belongs to TOKEN t, predicted from position t - 1, or from the parent's last one; column 0
+    of a row without parent is never trained.
     """
 
     ids: tuple[str, ...]
@@ -56,20 +79,48 @@ class MicroBatch:
     temperature: np.ndarray
     environment: np.ndarray
     routes: np.ndarray | None
+    parents: np.ndarray | None = None
 
     @property
-    def padded_tokens(self) -> int:
-        """B x T."""
-        return int(self.input_ids.size)
+    def positions(self) -> int:
+        """Token positions that are computed."""
+        return int(self.lengths.sum())
 
     @property
     def dummy(self) -> bool:
         """Whether it trains nothing and is there for the collectives alone."""
         return not self.mask.any()
 
+    @property
+    def past(self) -> np.ndarray:
+        """int64 [B]: tokens before each row's own, in its parent."""
+        if self.parents is None:
+            return np.zeros_like(self.lengths)
+        return np.where(self.parents >= 0, self.lengths[self.parents], 0)
+
+    @property
+    def copies(self) -> np.ndarray:
+        """int64 [B]: rows that each row stands for; a shared prompt stands for all that continue it."""
+        if self.parents is None:
+            return np.ones_like(self.lengths)
+        return np.maximum(1, np.bincount(self.parents[self.parents >= 0], minlength=len(self.lengths)))
+
+    @property
+    def predictors(self) -> np.ndarray:
+        """int64 [B, T]: flat position b T + t that predicts each token; -1 at the first one of a row without parent."""
+        out = np.arange(-1, self.input_ids.size - 1, dtype=np.int64).reshape(self.input_ids.shape)
+        out[:, 0] = -1
+        if self.parents is not None:
+            child, parent = self.parents >= 0, self.parents[self.parents >= 0]
+            out[child, 0] = parent * self.input_ids.shape[1] + self.lengths[parent] - 1
+        return out
+
     @staticmethod
-    def of(rows: Sequence[Row], width: int | None = None) -> MicroBatch:
-        """Pad rows on the right to the longest of them (or to `width` tokens)."""
+    def of(rows: Sequence[Row], width: int | None = None, share: bool = False) -> MicroBatch:
+        """Pad rows on the right to the longest of them (or to `width` tokens); `share` their prompts or not."""
+        parents = None
+        if share:
+            rows, parents = _fold(rows)
         size = (len(rows), max(width or 0, *(len(r) for r in rows)))
         out = MicroBatch(
             ids=tuple(r.id for r in rows),
@@ -81,6 +132,7 @@ class MicroBatch:
             temperature=np.ones(size, np.float32),
             environment=np.array([r.environment for r in rows], np.int64),
             routes=_stack_routes(rows, size[1]),
+            parents=parents,
         )
         for i, row in enumerate(rows):
             n = len(row)
@@ -111,6 +163,30 @@ def _stack_routes(rows: Sequence[Row], width: int) -> np.ndarray | None:
     return out
 
 
+def _families(rows: Iterable[Row], share: bool) -> list[list[Row]]:
+    """Rows that share a prompt together, each in the order given; alone if nothing is shared."""
+    out: dict[object, list[Row]] = {}
+    for row in rows:
+        out.setdefault(row.family if share and row.prompt else id(row), []).append(row)
+    return list(out.values())
+
+
+def _fold(rows: Sequence[Row]) -> tuple[list[Row], np.ndarray | None]:
+    """The rows to compute, and their parents (None if there are none): a prompt of several rows once, before them."""
+    out: list[Row] = []
+    parents: list[int] = []
+    for family in _families(rows, True):
+        if len(family) == 1:
+            out += family
+            parents.append(-1)
+        else:
+            first, prompt = family[0], len(out)
+            out += [replace(first.part(0, first.prompt), id="", advantage=0.0)]
+            out += [row.part(row.prompt, len(row)) for row in family]
+            parents += [-1] + [prompt] * len(family)
+    return out, np.array(parents, np.int64) if max(parents) >= 0 else None
+
+
 @dataclass(frozen=True, eq=False)
 class Shard:
     """One rank's part of a batch. `tokens` and `environments` are global: the same in every shard of the batch."""
@@ -134,38 +210,77 @@ class TrainBatch:
         """Trained tokens: the one denominator of the loss."""
         return int(sum(int(r.mask.sum()) for r in self.rows))
 
-    def shards(self, ranks: int, micro_tokens: int) -> list[Shard]:
-        """Spread rows over ranks by tokens (longest first, to the lightest rank), cut into micro-batches.
+    def shards(self, ranks: int, micro_tokens: int, share: bool = True) -> list[Shard]:
+        """Spread rows over ranks by the positions to compute, and cut them into micro-batches.
 
-        A micro-batch holds rows of similar length, at most `micro_tokens` padded tokens (a longer row goes alone). All
-        shards have equally many micro-batches, at least one.
+        A micro-batch computes at most `micro_tokens` positions (a longer row goes alone). `share`: the policy takes
+        parents and computes no pads; rows that share a prompt stay together where balance and micro_tokens allow it,
+        and it is computed once for those in the same micro-batch. Else every row is whole, and its pads count too.
+        All shards have equally many micro-batches, at least one.
         """
         if ranks < 1 or micro_tokens < 1:
             raise ValueError(f"ranks {ranks} and micro_tokens {micro_tokens} must be at least 1")
-        load = [0] * ranks
-        parts: list[list[Row]] = [[] for _ in range(ranks)]
-        for row in sorted(self.rows, key=lambda r: (-len(r), r.id)):
-            lightest = load.index(min(load))
-            parts[lightest].append(row)
-            load[lightest] += len(row)
-        cut = [_cut(part, micro_tokens) for part in parts]
+        cut = [_cut(part, micro_tokens, share) for part in _spread(_families(self.rows, share), ranks)]
         count = max(1, *(len(c) for c in cut))
         return [
             Shard(
-                [MicroBatch.of(m) for m in c] + [MicroBatch.idle()] * (count - len(c)), self.tokens, self.environments
+                [MicroBatch.of(m, share=share) for m in c] + [MicroBatch.idle()] * (count - len(c)),
+                self.tokens,
+                self.environments,
             )
             for c in cut
         ]
 
 
-def _cut(rows: list[Row], micro_tokens: int) -> list[list[Row]]:
-    """Rows (longest first) into micro-batches of at most `micro_tokens` padded tokens."""
+def _cost(family: Sequence[Row]) -> int:
+    """Positions to compute for rows that share a prompt."""
+    return sum(len(r) for r in family) - family[0].prompt * (len(family) - 1)
+
+
+def _pieces(family: list[Row], limit: int) -> list[list[Row]]:
+    """A family in pieces that compute at most `limit` positions each (or a row alone), the prompt in each of them."""
     out: list[list[Row]] = []
-    for row in rows:
-        if out and (len(out[-1]) + 1) * len(out[-1][0]) <= micro_tokens:
+    for row in sorted(family, key=lambda r: (-len(r), r.id)):
+        if out and _cost(out[-1]) + len(row) - row.prompt <= limit:
             out[-1].append(row)
         else:
             out.append([row])
+    return out
+
+
+def _spread(families: list[list[Row]], ranks: int) -> list[list[list[Row]]]:
+    """Families for each rank: the largest first, to the lightest rank; whole, or in pieces if that unbalances them.
+
+    No two ranks differ by more than the longest row or SLACK of a rank's mean, whichever is larger.
+    """
+    total = sum(map(_cost, families))
+    limit = max(int(SLACK * total / ranks), *(len(r) for f in families for r in f), 0)
+    for most in (total, limit):
+        pieces = [(i, p) for i, f in enumerate(families) for p in _pieces(f, most)]
+        load = [0] * ranks
+        out: list[dict[int, list[Row]]] = [{} for _ in range(ranks)]
+        for i, piece in sorted(pieces, key=lambda x: (-_cost(x[1]), x[1][0].id)):
+            lightest = load.index(min(load))
+            known = out[lightest].setdefault(i, [])
+            load[lightest] += _cost(piece) - (piece[0].prompt if known else 0)
+            known += piece
+        if max(load) - min(load) <= limit:
+            break
+    return [list(part.values()) for part in out]
+
+
+def _cut(families: list[list[Row]], micro_tokens: int, share: bool) -> list[list[Row]]:
+    """Families into micro-batches of at most `micro_tokens` positions; those with the longest rows first."""
+    out: list[list[Row]] = []
+    used = 0
+    pieces = [p for f in families for p in _pieces(f, micro_tokens)]
+    for piece in sorted(pieces, key=lambda p: (-len(p[0]), p[0].id)):
+        used += _cost(piece)
+        if out and (used if share else (len(out[-1]) + 1) * len(out[-1][0])) <= micro_tokens:
+            out[-1] += piece
+        else:
+            out.append(list(piece))
+            used = _cost(piece)
     return out
 
 

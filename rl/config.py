@@ -192,7 +192,7 @@ class LearnerConfig:
     clip_grad_norm: float = 1.0
     """Norm over expert and shared parameters together."""
     micro_tokens: int = 8192
-    """Padded tokens of one micro-batch at most."""
+    """Token positions that one micro-batch computes at most: a prompt that its rows share counts once."""
     threads: int = 1
     router_replay: bool = True
     """Train with the experts that the engine chose."""

@@ -163,7 +163,7 @@ def _arithmetic(config: Config, size: PolicySize) -> list[tuple[str, str]]:
     return [
         ("policy", f"{size.name}: {size.parameters:,} parameters, {size.routed:,} of them in routed experts"),
         ("batch", f"{a.groups_per_step} groups x {a.group_size} samples = {samples} a step, {share} on each rank"),
-        ("micro-batch", f"{learner.micro_tokens} padded tokens: {full}"),
+        ("micro-batch", f"{learner.micro_tokens} token positions: {full}"),
         (
             "rollout",
             f"at most {a.max_sampling_rounds * samples} samples a step; {waves} wave(s) of the engines for {samples}",

@@ -60,20 +60,22 @@ class LearnerGroup:
         make: Any = ray.remote(_Actor).options(num_cpus=0, max_restarts=0, runtime_env={"env_vars": variables})
         self.actors: list[Any] = [make.remote(config, rank) for rank in range(config.learner.ranks)]
         self._ready = False
+        self._share = False
+        """Whether the policy computes a prompt that rows share once; known when the ranks are set up."""
 
     def wait(self) -> list[dict[str, Any]]:
-        """Wait until every rank is set up; returns what each is (rank, pid, device, parameters)."""
+        """Wait until every rank is set up; returns what each is (rank, pid, device, parameters, shares_prefixes)."""
         if self._ready:
             return []
         address = self._gather([self.actors[0].listen.remote()], "listen", START_S)[0]
         out = self._all("setup", START_S + self.config.learner.timeout_s, address)
-        self._ready = True
+        self._ready, self._share = True, out[0]["shares_prefixes"]
         return out
 
     def train(self, batch: TrainBatch, step: int) -> dict[str, float]:
         """One optimizer step; metrics under `learner/`, what was left out of the batch under `batch/`."""
         learner = self.config.learner
-        shards = batch.shards(learner.ranks, learner.micro_tokens)
+        shards = batch.shards(learner.ranks, learner.micro_tokens, self._share)
         begin = time.monotonic()
         refs = [a.call.remote("train_step", s, step) for a, s in zip(self._live(), shards, strict=True)]
         metrics = self._gather(refs, f"train step {step}", learner.timeout_s)[0]
@@ -84,7 +86,7 @@ class LearnerGroup:
     def score(self, batch: TrainBatch) -> dict[str, np.ndarray]:
         """Log-probs at the present weights by row id, float32 [T] (0 where not sampled): the on-policy gate."""
         learner = self.config.learner
-        shards = batch.shards(learner.ranks, learner.micro_tokens)
+        shards = batch.shards(learner.ranks, learner.micro_tokens, self._share)
         refs = [a.call.remote("score", s) for a, s in zip(self._live(), shards, strict=True)]
         out: dict[str, np.ndarray] = {}
         for part in self._gather(refs, "score", learner.timeout_s):

@@ -64,22 +64,29 @@ class StepMetrics:
         self.env_peak.scatter_reduce_(0, environment, values["logp_diff"].amax(1), "amax")
 
     def add_micro_batch(self, batch: MicroBatch) -> None:
-        """Count a micro-batch, and its tokens without a recorded route (the last of a row routes nothing further)."""
+        """Count a micro-batch, and its tokens without a recorded route (the last of a row routes nothing further).
+
+        A shared prompt counts once for each row that continues it: however rows are cut, the numbers are the same.
+        """
         self.counts[int(batch.dummy)] += 1
         if self.load is not None and not batch.dummy:
-            real = np.arange(batch.input_ids.shape[1]) < batch.lengths[:, None] - 1
-            live = real.sum() if batch.routes is None else (batch.routes[real] < 0).any((1, 2)).sum()
-            self.counts[2:] += torch.tensor([float(real.sum()), float(live)], dtype=torch.float64)
+            width, shared = batch.input_ids.shape[1], np.array([not name for name in batch.ids])
+            weight = (np.arange(width) < batch.lengths[:, None] - ~shared[:, None]) * batch.copies[:, None]
+            live = weight if batch.routes is None else weight[(batch.routes < 0).any((2, 3))]
+            self.counts[2:] += torch.tensor([float(weight.sum()), float(live.sum())], dtype=torch.float64)
 
-    def add_routes(self, routes: Tensor | None, lengths: Tensor) -> None:
-        """Count experts of real tokens: routes Long [B, T, L, K], lengths Long [B]."""
+    def add_routes(self, routes: Tensor | None, batch: MicroBatch) -> None:
+        """Count experts of real tokens: routes Long [B, T, L, K]; a shared prompt for each row that continues it."""
         if routes is None or self.load is None:
             return
-        real = torch.arange(routes.shape[1], device=routes.device) < lengths.to(routes.device).unsqueeze(1)
+        lengths, copies = (torch.as_tensor(x).to(routes.device) for x in (batch.lengths, batch.copies))
+        real = torch.arange(routes.shape[1], device=routes.device) < lengths.unsqueeze(1)
         chosen = routes[real]  # [N, L, K]
         layers, experts = self.load.shape
         flat = chosen + torch.arange(layers, device=routes.device).view(1, -1, 1) * experts
-        self.load += torch.bincount(flat.flatten(), minlength=layers * experts).view(layers, experts).double().cpu()
+        weight = copies.double().repeat_interleave(lengths).view(-1, 1, 1).expand_as(flat)
+        counts = torch.bincount(flat.flatten(), weight.flatten(), minlength=layers * experts)
+        self.load += counts.view(layers, experts).cpu()
 
     def reduce(self) -> dict[str, float]:
         """Over all ranks: the same dict on every one."""

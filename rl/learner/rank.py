@@ -45,7 +45,7 @@ class LearnerRank:
         return self.meeting.listen(host)
 
     def setup(self, address: tuple[str, int]) -> dict[str, Any]:
-        """Join, build policy and engine, load the start of `policy.init`. Returns what this rank is."""
+        """Join, build policy and engine, load the start of `policy.init`. Returns what this rank is and can."""
         c = self.config
         torch.set_num_threads(c.learner.threads)
         torch.manual_seed(c.seed * 1000 + self.rank)
@@ -78,7 +78,8 @@ class LearnerRank:
             names = {p: state.global_names(self.policy)[n].partition("@")[0] for n, p in self.policy.named_parameters()}
             self.tensor_scale = TensorScale({p: names[p] for p in self.trained}, c.learner.beta2)
         trained = sum(p.numel() for p in self.trained)
-        return {"rank": self.rank, "pid": os.getpid(), "device": str(self.device), "parameters": trained}
+        out = {"rank": self.rank, "pid": os.getpid(), "device": str(self.device), "parameters": trained}
+        return out | {"shares_prefixes": self.policy.shares_prefixes}
 
     def close(self) -> None:
         """Leave the process groups."""
@@ -137,7 +138,7 @@ class LearnerRank:
         mask, behaviour = self._tensor(batch.mask), self._tensor(batch.behaviour)
         values = metrics.add_tokens(result, scored.logprob, behaviour, scored.entropy, correction, mask)
         metrics.add_environments(values, torch.as_tensor(batch.environment))
-        metrics.add_routes(scored.routes, torch.as_tensor(batch.lengths))
+        metrics.add_routes(scored.routes, batch)
         return result.loss
 
     def _algorithm(self, batch: MicroBatch, scored: Scored) -> tuple[LossResult, torch.Tensor]:
@@ -160,9 +161,10 @@ class LearnerRank:
         out = {}
         for batch in shard.micro_batches:
             scored = score(self.engine.module, batch, self.config.learner.router_replay, self.device)
-            for i, (name, length) in enumerate(zip(batch.ids, batch.lengths, strict=True)):
-                if not batch.dummy:
-                    out[name] = scored.logprob[i, :length].float().cpu().numpy().copy()
+            logprob = scored.logprob.float().cpu().numpy()
+            for i, (name, past, length) in enumerate(zip(batch.ids, batch.past, batch.lengths, strict=True)):
+                if name and not batch.dummy:
+                    out[name] = np.concatenate([np.zeros(past, np.float32), logprob[i, :length]])
         return out
 
     # --- weights and checkpoints --------------------------------------------------------------------------------------

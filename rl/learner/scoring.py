@@ -33,13 +33,22 @@ class Scorer(nn.Module):
         self.policy = policy
 
     def forward(
-        self, input_ids: Tensor, lengths: Tensor, at: Tensor, temperature: Tensor, routes: Tensor | None
+        self,
+        input_ids: Tensor,
+        lengths: Tensor,
+        at: Tensor,
+        source: Tensor,
+        temperature: Tensor,
+        routes: Tensor | None,
+        parents: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """input_ids Long [B, T], lengths Long [B]; at Long [N]: flat positions b T + t (t >= 1) of the tokens to score;
-        temperature float [N]; routes [B, T, L, K] or None. Returns (logprob [N], entropy [N], routes that were used).
+        """input_ids Long [B, T], lengths Long [B]; at Long [N]: flat positions b T + t of the tokens to score, source
+        Long [N]: of those that predict them; temperature float [N]; routes [B, T, L, K] or None; parents Long [B] or
+        None, see `Policy.forward`. Returns (logprob [N], entropy [N], routes that were used).
         """
-        out = self.policy(input_ids, lengths, routes)
-        hidden = out.hidden.flatten(0, 1).index_select(0, at - 1)
+        shared = {} if parents is None else {"parents": parents}
+        out = self.policy(input_ids, lengths, routes, **shared)
+        hidden = out.hidden.flatten(0, 1).index_select(0, source)
         logprob, entropy = self._score(hidden, input_ids.flatten()[at], temperature)
         return logprob, entropy, out.routes
 
@@ -67,13 +76,16 @@ def score(module: nn.Module, batch: MicroBatch, replay: bool, device: torch.devi
     at = mask.flatten().nonzero().squeeze(1)
     if not len(at):
         at = torch.ones(1, dtype=torch.int64)
+    source = torch.as_tensor(batch.predictors).flatten()[at].to(device)
+    parents = None if batch.parents is None else torch.as_tensor(batch.parents)
     routes = None
     if replay and batch.routes is not None:
         routes = torch.as_tensor(batch.routes).to(device)
     temperature = torch.as_tensor(batch.temperature).flatten()[at].to(device)
     at = at.to(device)
     ids = torch.as_tensor(batch.input_ids).to(device)
-    logprob, entropy, used = module(ids, torch.as_tensor(batch.lengths).to(device), at, temperature, routes)
+    lengths = torch.as_tensor(batch.lengths).to(device)
+    logprob, entropy, used = module(ids, lengths, at, source, temperature, routes, parents)
     grid = logprob.new_zeros(ids.numel())
     return Scored(
         grid.index_copy(0, at, logprob).view(-1, width), grid.index_copy(0, at, entropy.detach()).view(-1, width), used

@@ -35,6 +35,40 @@ def rows(count: int, seed: int = 0, temperature: float = 1.0, routes: Any = None
     return out
 
 
+def siblings(sizes: tuple[int, ...] = (3, 4, 1, 2), seed: int = 0, routes: Any = (3, 8, 2)) -> list[Row]:
+    """Groups of rows that share a prompt: the shortest is one token, and so is the shortest reply; some replies go on
+    after tokens that were not sampled, some are colder. `routes`: MoE layers, experts and top-k of the recorded routes
+    (one token of a prompt is not recorded), or None."""
+
+    def used(n: int) -> np.ndarray:
+        layers, experts, k = routes or (1, 1, 1)
+        return rng.permuted(np.tile(np.arange(experts), (n, layers, 1)), axis=-1)[..., :k]
+
+    rng, out = np.random.default_rng(seed), []
+    for g, size in enumerate(sizes):
+        prompt = rng.integers(0, 512, 1 if g == 0 else int(rng.integers(5, 40)))
+        prompt_routes = used(len(prompt))
+        prompt_routes[-1] = -1
+        for i in range(size):
+            n = 1 if i == 1 else int(rng.integers(2, 30))
+            length = len(prompt) + n
+            mask = np.arange(length) >= len(prompt)
+            mask[len(prompt) + 3 : len(prompt) + 6] = False
+            out.append(
+                Row(
+                    id=f"g{g}/{i}",
+                    token_ids=np.concatenate([prompt, rng.integers(0, 512, n)]).astype(np.int32),
+                    mask=mask,
+                    behaviour=np.where(mask, -6.2, 0).astype(np.float32),
+                    temperature=np.where(mask, 0.7 if i == 2 else 1.0, 1.0).astype(np.float32),
+                    routes=np.concatenate([prompt_routes, used(n)]).astype(np.int16) if routes else None,
+                    advantage=float(rng.normal()),
+                    environment=g % 2,
+                )
+            )
+    return out
+
+
 def batch(count: int = 14, **more: Any) -> TrainBatch:
     return TrainBatch(rows(count, **more), ENVIRONMENTS)
 

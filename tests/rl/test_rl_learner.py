@@ -118,6 +118,25 @@ def gradients(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
     out["crowd_router"] = max(float(np.abs(g).max()) for k, g in got.items() if k.endswith("gate.weight"))
     out["crowd_live"] = metrics["routes_live"]
     out["crowd_load"] = [v for k, v in metrics.items() if k.startswith("expert_load")]
+    # Samples of one prompt, the prompt computed once: cut in one, in many, and not shared at all.
+    family = dataclasses.replace(batch, rows=cases.siblings((3, 8, 1, 2, 5)))
+    exact = {"model__quant__expert_activations": "none"}  # last-bit differences would cross its steps
+    want_family, _ = cases.oracle(cases.config(**exact), family)
+    for ep in (1, 2):
+        spread = start(learner__expert_parallel=ep, **exact)
+        for name, micro, share in (("one", 10**9, True), ("small", 60, True), ("whole", 10**9, False)):
+            shards = family.shards(2, micro, share)
+            parents = [m.parents for s in shards for m in s.micro_batches]
+            got, metrics = gradient(spread, shards)
+            scores: list[Any] = [None, None]
+            all_gather_object(scores, spread.score(shards[rank]))
+            out[f"family_{name}_{ep}"] = {
+                "gradient": _largest(got, want_family),
+                "shared": sum(p is not None for p in parents),
+                "metrics": {k: v for k, v in metrics.items() if not k.startswith("micro_batches")},
+                "scores": scores[0] | scores[1],
+            }
+    out["family_lengths"] = {r.id: len(r) for r in family.rows}
     # Clipping by the norm of experts and shared parameters together.
     learner.config.learner.clip_grad_norm = norm / 4
     got, metrics = gradient(learner, batch.shards(2, 256))
@@ -288,8 +307,9 @@ def one_rank(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
     hf = start(model__kind="hf", model__path=str(folder / "qwen"), policy__init="warm", learner__weight_decay=0.0)
     rows = [dataclasses.replace(r, token_ids=r.token_ids % 300) for r in cases.rows(8)]
     batch = dataclasses.replace(cases.batch(), rows=rows)
-    first = hf.train_step(batch.shards(1, 256)[0], 0)
-    later = [hf.train_step(batch.shards(1, 256)[0], s)["loss"] for s in range(1, 6)][-1]
+    shard = batch.shards(1, 256, hf.policy.shares_prefixes)[0]
+    first = hf.train_step(shard, 0)
+    later = [hf.train_step(shard, s)["loss"] for s in range(1, 6)][-1]
     exported = hf.export_weights()
     hf.load_weights(exported)
     return {"losses": losses, "hf": (first["loss"], later), "hf_metrics": first, "hf_names": sorted(exported)}
@@ -350,6 +370,18 @@ def test_tensors_are_scaled_by_the_mean_square_of_the_whole_however_they_are_cut
 def test_micro_batches_change_nothing(two):
     assert two[0]["split_one"] < 1e-6 and two[0]["split_small"] < 1e-6
     assert two[0]["split_small_micro_batches"] > two[0]["split_one_micro_batches"] == 2
+
+
+@pytest.mark.parametrize("ep", [1, 2])
+@pytest.mark.parametrize("name", ["one", "small"])
+def test_sharing_prompts_changes_nothing(two, ep, name):
+    shared, whole = (two[0][f"family_{n}_{ep}"] for n in (name, "whole"))
+    assert shared["shared"] >= 2 and whole["shared"] == 0
+    assert shared["gradient"] < 1e-6 and whole["gradient"] < 1e-6
+    assert shared["metrics"] == pytest.approx(whole["metrics"], abs=1e-6)
+    assert shared["metrics"]["tokens/a"] > 0 and 0 < shared["metrics"]["routes_live"] < 0.5
+    assert {k: len(v) for k, v in shared["scores"].items()} == two[0]["family_lengths"]
+    assert _largest(shared["scores"], whole["scores"]) < 1e-5
 
 
 def test_a_rank_with_fewer_micro_batches_or_none_joins_and_changes_nothing(two):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -36,6 +37,9 @@ def test_a_step_changes_the_weights_and_they_are_exported_with_a_manifest(group,
     from rollout.engine.weights import verify
 
     assert [r["rank"] for r in started] == [0, 1]
+    assert all(r["shares_prefixes"] for r in started) and group._share
+    family = dataclasses.replace(cases.batch(), rows=cases.siblings())
+    assert {k: len(v) for k, v in group.score(family).items()} == {r.id: len(r) for r in family.rows}
     names = {n: tuple(t.shape) for n, t in cases.policy(cases.config()).named_weights()}
 
     def pushed(version: int) -> dict[str, np.ndarray]:

@@ -49,6 +49,59 @@ def test_tokens_under_a_loss_mask_are_still_seen_by_later_ones():
     assert not logps[0][~torch.as_tensor(mask)].any()
 
 
+def _scored(policy, batch):
+    """({row: log-probs and entropies of its sampled tokens}, gradients of a sum in which tokens weigh differently)."""
+    policy.zero_grad()
+    scored = scoring.score(scoring.Scorer(policy), batch, True, torch.device("cpu"))
+    mask, out, loss = torch.as_tensor(batch.mask), {}, 0.0
+    for i, name in enumerate(batch.ids):
+        logprob = scored.logprob[i, mask[i]]
+        out[name] = torch.stack((logprob.detach(), scored.entropy[i, mask[i]]))
+        loss = loss + (logprob * torch.linspace(0.5, 1.5, len(logprob), dtype=logprob.dtype)).sum()
+    loss.backward()
+    return out, {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("preset", ["tiny", "tiny_odd"])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_sharing_prompts_changes_neither_log_probs_nor_gradients(preset, recorded):
+    # MXFP8 rounds activations: a last-bit difference may cross a step (the test below); the rest of QAT is on.
+    c = cases.config(model__preset=preset, model__quant__expert_activations="none")
+    policy = cases.policy(c).double()
+    shape = (len(policy.config.moe_layers), policy.config.num_experts, policy.config.num_experts_per_token)
+    rows = cases.siblings(routes=shape if recorded else None)
+    plain, shared = MicroBatch.of(rows), MicroBatch.of(rows, share=True)
+    assert shared.positions < plain.positions and (shared.parents >= 0).sum() == 9
+    want, gradients = _scored(policy, plain)
+    got, shared_gradients = _scored(policy, shared)
+    for name, values in want.items():
+        torch.testing.assert_close(got[name], values, rtol=0, atol=1e-12)
+    scale = max(float(g.abs().max()) for g in gradients.values())
+    assert gradients.keys() == shared_gradients.keys()
+    for name, g in gradients.items():
+        assert float((shared_gradients[name] - g).abs().max()) < 1e-10 * scale, name
+
+
+def test_with_rounded_activations_only_their_steps_differ():
+    policy, rows = cases.policy(cases.config()).double(), cases.siblings()
+    want, _ = _scored(policy, MicroBatch.of(rows))
+    got, _ = _scored(policy, MicroBatch.of(rows, share=True))
+    gaps = torch.cat([(got[n] - want[n])[0].abs() for n in want])
+    assert gaps.median() < 1e-12 and gaps.max() < 1e-3
+
+
+def test_a_foreign_policy_is_never_given_parents():
+    from model.decoder import Policy
+    from model.hf import HFPolicy
+
+    assert Policy.shares_prefixes and not HFPolicy.shares_prefixes
+    batch = dataclasses.replace(cases.batch(), rows=cases.siblings())
+    for shard in batch.shards(2, 64, share=HFPolicy.shares_prefixes):
+        assert all(m.parents is None for m in shard.micro_batches)
+    with pytest.raises(TypeError, match="parents"):
+        HFPolicy.forward(None, None, None, None, parents=torch.zeros(1))
+
+
 def test_the_indexer_is_frozen_and_vectors_do_not_decay():
     c, policy = cases.config(learner__weight_decay=0.1).learner, cases.policy(cases.config())
     frozen = engine.freeze(policy)
