@@ -3,22 +3,26 @@
 The parts are the run's own (mixture, demonstrations' chat, grading, assessment, batch, loss, policy); what is left out
 are the processes: one device samples and learns in turn, exactly on policy, in single-turn environments.
 
-    python -m benchmarks.recipes --start assets/tiny/tiny.safetensors --steps 80 --seeds 0 1 2 --out recipes.jsonl
+    python -m benchmarks.recipes --start assets/tiny.safetensors --steps 80 --seeds 0 1 2 --out recipes.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.solo import Solo, configured
+
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "alike": {"learner.lr_scale": {}},
+    "tensor_1e-4": {"learner.optimizer": "tensorwise", "learner.lr": 1e-4, "learner.lr_scale": {}},
+    "tensor_2e-4": {"learner.optimizer": "tensorwise", "learner.lr": 2e-4, "learner.lr_scale": {}},
+    "tensor_3e-4": {"learner.optimizer": "tensorwise", "learner.lr": 3e-4, "learner.lr_scale": {}},
     "gain": {"learner.lr_scale": {"embed_tokens": 0.1, "conv1d": 0.1, "model.norm": 20.0}},
     "gains": {"learner.lr_scale": {"embed_tokens": 0.1, "conv1d": 0.1, "model.norm": 20.0, "norm": 5.0}},
     "muon": {"learner.optimizer": "muon", "learner.lr": 2e-4},
@@ -34,115 +38,37 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def configured(changes: dict[str, Any], seed: int) -> Any:
-    """The default configuration with dotted changes."""
-    from rl.config import Config
-
-    config = Config(seed=seed)
-    for key, value in changes.items():
-        *path, last = key.split(".")
-        at: Any = config
-        for name in path:
-            at = getattr(at, name)
-        if not hasattr(at, last):
-            raise ValueError(f"unknown key {key}")
-        setattr(at, last, value)
-    return config
-
-
 def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """One recipe with one seed: evaluation rows before, during and after, and the curve."""
     import numpy as np
     import torch
-    from safetensors.torch import load_file
 
-    from environments.catalogue import resolve, select
-    from model import QuantSpec, build_policy
-    from model.chat import ChatTokenizer
-    from rl import evaluate
     from rl.algorithms import LOSSES
     from rl.algorithms.loss.streams import Streams
-    from rl.assess import assess
     from rl.batch import build_batch
-    from rl.examine import sample
     from rl.learner.engine import build_optimizer, freeze, learning_rate, parameter_groups
+    from rl.learner.gradients import Piece
     from rl.learner.scoring import Scorer, score
+    from rl.learner.tensorwise import TensorScale
     from rl.mixture import held_out
-    from rl.state import RunState
-    from rollout.trajectory import Group, Node, Sampling, StopReason, Trajectory
 
-    torch.set_num_threads(1)
-    config = configured(changes, seed)
-    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    tok = ChatTokenizer()
-    specs, _ = select(args.envs, [])
-    environments = [e for e in (resolve(s.id) for s in specs) if not e.needs_sandbox]
-    q = config.model.quant
-    spec = QuantSpec(q.expert_weights, q.expert_activations, q.scale_rule)
-    policy = build_policy("k3", config.model.preset, quant=spec, seed=seed)
-    policy.load_named_weights(load_file(args.start))
-    policy.to(device).refresh_quantized()
-    policy.train(False)
+    solo = Solo(configured(changes, seed), args.start, args.envs, args.device)
+    config, policy, state = solo.config, solo.policy, solo.state
     freeze(policy)
     trained = [p for p in policy.parameters() if p.requires_grad]
     optimizer = build_optimizer(parameter_groups(policy, config.learner), config.learner)
-    state = RunState(config, environments)
-    pairs = held_out(config, environments, args.tasks)
+    names = {p: name for name, p in policy.named_parameters() if p.requires_grad}
+    scale = TensorScale(names, config.learner.beta2, total=lambda sums: sums)
+    pairs = held_out(config, solo.environments, args.tasks)
     scorer = Scorer(policy)
 
-    def play(orders: list, temperature: float, noise: int) -> list[Group]:
-        prompts = [tok.render_prompt(list(o.task.prompt), [], str(o.effort)) for o in orders for _ in o.seeds]
-        replies = sample(policy, tok, prompts, temperature, noise)
-
-        async def grade() -> list[Any]:
-            tasks = [o.task for o in orders for _ in o.seeds]
-            return [
-                await resolve(t.environment).grade(t, [*t.prompt, tok.parse(ids).message], None)
-                for t, ids in zip(tasks, replies, strict=True)
-            ]
-
-        grades = iter(asyncio.run(grade()))
-        flat = iter(zip(prompts, replies, strict=True))
-        out = []
-        for o in orders:
-            trajectories = []
-            for i in range(len(o.seeds)):
-                prompt, ids = next(flat)
-                n = len(ids)
-                sampled = Node(
-                    "assistant",
-                    np.asarray(ids, np.int32),
-                    np.zeros(n, np.float32),
-                    np.ones(n, np.uint8),
-                    np.full(n, state.version, np.int32),
-                    Sampling(temperature or 1.0),
-                )
-                t = Trajectory(f"{o.id}/{i}", o.task, o.effort, [Node.given("user", prompt), sampled])
-                t.stop, t.grade = StopReason.DONE, next(grades)
-                trajectories.append(t)
-            out.append(Group(o, trajectories))
-        return out
-
-    def examined(some: list, label: str) -> dict[str, Any]:
-        out: dict[str, Any] = {"label": label, "step": state.step}
-        for purpose, temperature in (("sampled", 1.0), ("greedy", 0.0)):
-            orders = [o for o in evaluate.orders(some, label, seed, True) if o.temperature == temperature]
-            rows = evaluate.rows(play(orders, temperature, 7), [])
-            if label == "before" and purpose == "sampled":
-                state.calibrate(rows)
-            out[purpose] = evaluate.summary(rows, purpose)
-        return out
-
     begin = time.monotonic()
-    evaluations = [examined(pairs, "before")]
+    evaluations = [solo.examine(pairs, "before")]
     curve = []
     a = config.algorithm
     while state.step < args.steps:
         drawn = [state.mixture.order(a.group_size) for _ in range(a.groups_per_step)]
-        seen = [
-            assess(g, state.effort, state.lengths.get(g.order.task.environment, g.order.task.level), state.step, config)
-            for g in play(drawn, 1.0, seed * 100003 + state.step)
-        ]
+        seen = [solo.assess(g, state.step) for g in solo.play(drawn, 1.0, seed * 100003 + state.step)]
         for x in seen:
             if x.solve_rate is not None:
                 state.mixture.observe(x.group.order.task, x.group.order.effort, x.solve_rate)
@@ -155,8 +81,8 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
             )
         entropy, loss_sum = 0.0, 0.0
         for micro in shard.micro_batches:
-            scored = score(scorer, micro, False, device)
-            mask, advantage = (torch.as_tensor(x).to(device) for x in (micro.mask, micro.advantage))
+            scored = score(scorer, micro, False, solo.device)
+            mask, advantage = (torch.as_tensor(x).to(solo.device) for x in (micro.mask, micro.advantage))
             now = scored.logprob.detach()
             streams = Streams(advantage, now, now, scored.logprob, mask, torch.ones_like(now))
             loss = LOSSES[a.loss](streams, a).loss / shard.tokens
@@ -165,6 +91,8 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
             entropy += float(scored.entropy.sum()) / shard.tokens
         norm = float(torch.nn.utils.clip_grad_norm_(trained, config.learner.clip_grad_norm))
         rate = learning_rate(config.learner, state.step, args.steps)
+        if config.learner.optimizer == "tensorwise":
+            scale.apply([Piece(p.grad, 1, p) for p in trained if p.grad is not None])
         for group in optimizer.param_groups:
             group["lr"] = rate * group["lr_scale"]
         optimizer.step()
@@ -176,8 +104,8 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
         row |= {"entropy": entropy, "grad_norm": norm, "tokens": float(np.mean([x.lengths.mean() for x in seen]))}
         curve.append(row | {"seconds": time.monotonic() - begin})
         if args.every and state.step % args.every == 0 and state.step < args.steps:
-            evaluations.append(examined(pairs[: args.during], f"step_{state.step}"))
-    evaluations.append(examined(pairs, "after"))
+            evaluations.append(solo.examine(pairs[: args.during], f"step_{state.step}"))
+    evaluations.append(solo.examine(pairs, "after"))
     return {"recipe": name, "changes": changes, "seed": seed, "curve": curve, "evaluations": evaluations}
 
 

@@ -19,15 +19,17 @@ from rl.learner.gradients import Piece
 
 
 class TensorScale:
-    """Divides every piece of the reduced gradient by the running mean square of its whole tensor, the same on all ranks.
+    """Divides every piece of the reduced gradient by the running mean square of its whole tensor, alike on all ranks.
 
     Results are scaled so that a step's root mean square is about 1 over all weights, as Adam's is: `lr` keeps its
     meaning, and the size of the gradient none. names: every trained parameter's name, equal on all ranks; the experts
-    of all ranks are one tensor.
+    of all ranks are one tensor. total: sums a tensor over the ranks.
     """
 
-    def __init__(self, names: Mapping[Tensor, str], decay: float) -> None:
-        self.names, self.decay = dict(names), decay
+    def __init__(
+        self, names: Mapping[Tensor, str], decay: float, total: Callable[[Tensor], Tensor] = sum_over_ranks
+    ) -> None:
+        self.names, self.decay, self._total = dict(names), decay, total
         self.steps = 0
         self.square: dict[str, float] = dict.fromkeys(sorted(set(self.names.values())), 0.0)
 
@@ -41,7 +43,7 @@ class TensorScale:
                 square = torch.linalg.vector_norm(piece.gradient, dtype=torch.float64).square().cpu()
                 row = rows[self.names[piece.parameter]]
                 sums[row] += torch.stack((square, torch.tensor(float(piece.gradient.numel())))) / piece.holders
-        sums = sum_over_ranks(sums)
+        sums = self._total(sums)
         self.steps += 1
         for name, i in rows.items():
             mean = float(sums[i, 0] / sums[i, 1]) if sums[i, 1] else 0.0
