@@ -43,20 +43,20 @@ def kda_recurrent(
     return torch.stack(out, 1), s
 
 
-def kda_step_(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Tensor:
+def kda_step_(qk: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> Tensor:
     """One token for n sequences; `state` [n, H, K, V] is updated in place. No gradient.
 
-    q, k, g [n, H, K]; v [n, H, V]; beta [n, H]. Returns o [n, H, V].
+    qk [n, H, 2, K] contiguous: query, key; decay = exp(g) [n, H, K]; v [n, H, V]; beta [n, H]. Returns o [n, H, V].
     """
     n, h, kd, vd = state.shape
     s = state.view(n * h, kd, vd)
-    s.mul_(g.exp().view(n * h, kd, 1))
+    s.mul_(decay.reshape(n * h, kd, 1))
     # One product reads the decayed state for both: o = q^T (S + k delta^T) = q^T S + (q . k) delta^T.
-    qk = torch.stack((q, k), 2).view(n * h, 2, kd)
-    seen_q, seen_k = torch.bmm(qk, s).unsqueeze(2).unbind(1)
-    delta = torch.sub(v.reshape(n * h, 1, vd), seen_k).mul_(beta.reshape(n * h, 1, 1))
-    s.addcmul_(qk[:, 1].unsqueeze(-1), delta)
-    return torch.addcmul(seen_q, torch.linalg.vecdot(qk[:, 0], qk[:, 1]).view(n * h, 1, 1), delta).view(n, h, vd)
+    seen_q, seen_k = torch.bmm(qk.view(n * h, 2, kd), s).view(n, h, 2, vd).unbind(2)
+    q, k = qk.unbind(2)
+    delta = torch.sub(v, seen_k).mul_(beta.unsqueeze(-1))
+    s.addcmul_(k.reshape(n * h, kd, 1), delta.view(n * h, 1, vd))
+    return torch.addcmul(seen_q, (q * k).sum(-1, keepdim=True), delta)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ block with a smaller maximum is rounded to multiples of the smallest step, down 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -91,6 +92,42 @@ def fake_quantise_mxfp4(x: Tensor, rule: str = "even") -> Tensor:
 def fake_quantise_mxfp8(x: Tensor, rule: str = "even") -> Tensor:
     """Values that MXFP8 stores for x, same shape and dtype; no gradient. Raises ValueError for an unknown rule."""
     return _fake_quantise(x.detach(), MXFP8, rule)
+
+
+class RoundMxfp8:
+    """`fake_quantise_mxfp8` in half the passes, for decoding: the same bits for block maxima 0 and 2^-112 .. 2^106.
+
+    A block with a larger maximum becomes NaN, one with a smaller maximum may keep more bits. Elements are rounded in
+    their own units, not in those of the scale, so that no scaling could overflow or lose a bit but at these ends.
+    Constants are tensors, which torch need not convert in every call. Raises ValueError for an unknown rule.
+    """
+
+    def __init__(self, rule: str = "even", device: torch.device | str = "cpu") -> None:
+        _check_rule(rule)
+        self._even = rule == "even"
+        ints, floats = partial(torch.tensor, dtype=torch.int32, device=device), partial(torch.tensor, device=device)
+        self._exponent, self._magnitude, self._carry = ints(_EXPONENT), ints(0x7FFFFFFF), ints(0x200000)
+        # As in _scaled: 1.5 x 2^23 steps of an element, the smallest of which is that of the format's subnormal ones.
+        steps = 1.5 * 2.0 ** (23 - MXFP8.mantissa)
+        self._steps, self._subnormal = floats(steps), floats(steps * 2.0 ** (MXFP8.emin - MXFP8.emax))
+        self._largest = floats(MXFP8.largest * 2.0**-MXFP8.emax)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Values that MXFP8 stores for x [..., n], float32; no gradient."""
+        blocks = _blocks(x)
+        bits = torch.bitwise_and(blocks.view(torch.int32), self._magnitude)
+        amax = bits.amax(-1, keepdim=True)
+        if self._even:
+            amax.add_(self._carry)
+        power = amax.bitwise_and_(self._exponent).view(torch.float32)  # of the maximum; inf if that is not finite
+        top = bits.bitwise_and_(self._exponent).view(torch.float32).mul_(self._steps)
+        torch.maximum(top, power * self._subnormal, out=top)
+        y = torch.add(blocks, top).sub_(top)
+        if not self._even:
+            limit = power.mul_(self._largest)
+            y = torch.clamp(y, -limit, limit)
+        y = y.flatten(-2)
+        return y if y.shape[-1] == x.shape[-1] else y[..., : x.shape[-1]]
 
 
 def pack_mxfp4(x: Tensor, rule: str = "even") -> tuple[Tensor, Tensor]:

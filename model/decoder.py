@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter, gt
 from typing import Any, cast
 
 import torch
@@ -21,8 +22,11 @@ from model.moe import LatentMoE, Router
 from model.norms import Query, RMSNorm, Scale
 from model.packing import Packing
 from model.quant import QuantSpec
+from model.step import DecodeStep
 
 EXPERT_WEIGHTS = ("w1", "w2", "w3")
+
+_version = attrgetter("_version")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +126,10 @@ class Policy(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         kinds = config.layer_types
         self._derived = False
+        self._watched: list[Tensor] = []
+        self._versions: list[int] = []
+        self._step: DecodeStep | None = None
+        """Folded from the weights at the first decode after a refresh."""
         self._slot = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
 
     @property
@@ -158,7 +166,9 @@ class Policy(nn.Module):
         for m in self.modules():
             if isinstance(m, Derived):
                 m.refresh()
-        self._derived = True
+        self._derived, self._step = True, None
+        self._watched = list(self.parameters())
+        self._versions = list(map(_version, self._watched))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Policy:
         """Keep what is derived from the weights with them when they move or change dtype."""
@@ -270,21 +280,11 @@ class Policy(nn.Module):
 
         Returns (logits [n, V], routes Long [n, L_moe, K]). Raises ValueError if a row is full.
         """
-        longest = int(state.lengths[:n].max()) + 1
-        if longest > state.max_len:
-            raise ValueError(f"a row is full: max_len {state.max_len}")
-        lengths = state.lengths[:n].to(self.device)
-
-        def mixer(i: int, m: Any, x: Tensor) -> Tensor:
-            slot = self._slot[i]
-            if isinstance(m, KDA):
-                return m.decode(x, state.conv[slot, :n], state.recurrent[slot, :n])
-            index = None if state.index is None else state.index[slot, :n]
-            return m.decode(x, state.latent[slot, :n], index, lengths, longest)
-
-        hidden, chosen = self.model(tokens.to(self.device), mixer)
-        state.lengths[:n] += 1
-        return self.logits(hidden), chosen
+        if not self._derived or any(map(gt, map(_version, self._watched), self._versions)):
+            raise RuntimeError("weights changed: call refresh_quantized() before the next decode")
+        if self._step is None:
+            self._step = DecodeStep(self)
+        return self._step(tokens.to(self.device), state, n)
 
     # --- weights ----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.conv import conv_silu
-from kernels.kda import kda_chunk, kda_step_
+from kernels.kda import kda_chunk
 from kernels.norm import gated_head_norm, l2_norm
 from model.config import K3Config
 from model.joined import Derived, Joined
@@ -50,7 +50,7 @@ class KDA(Derived):
         self._conv = Joined(self.q_conv1d, self.k_conv1d, self.v_conv1d)
 
     def refresh(self) -> None:
-        """Join the projections and convolutions for decoding."""
+        """Join the projections and convolutions for calls without gradients."""
         self._in.refresh()
         self._conv.refresh()
 
@@ -96,13 +96,3 @@ class KDA(Derived):
         # Pads have beta = 0 and log-decay 0: they leave the state alone.
         o, state = kda_chunk(q, k, v, g, packing.to_tiles(beta).transpose(1, 2), packing.tiles, state)
         return self._output(packing.from_tiles(o.transpose(1, 2)), gate), inputs[tails], state
-
-    def decode(self, x: Tensor, conv: Tensor, state: Tensor) -> Tensor:
-        """One token for n sequences: x [n, H]; conv [n, W-1, 3D] and state [n, heads, K, V] are updated in place."""
-        inputs, gate, decay, beta = self._project(x)
-        window = torch.cat((conv, inputs.unsqueeze(1)), 1)
-        conv.copy_(window[:, 1:])
-        qkv = conv_silu(window, self._conv().squeeze(1)).view(-1, 3, self.heads, self.head_dim)
-        q, k, v = l2_norm(qkv[:, 0], self.head_dim**-0.5), l2_norm(qkv[:, 1]), qkv[:, 2]
-        o = kda_step_(q, k, v, decay.view(-1, self.heads, self.head_dim), beta, state)
-        return self._output(o, gate)

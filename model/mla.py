@@ -37,7 +37,7 @@ class MLA(Derived):
         self._in = Joined(self.q_a_proj, self.kv_a_proj_with_mqa, self.g_proj)
 
     def refresh(self) -> None:
-        """Join the projections for decoding."""
+        """Join the projections for calls without gradients."""
         self._in.refresh()
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -127,29 +127,3 @@ class MLA(Derived):
                 visible = select_topk(scores, visible, self.indexer.topk)
         o, _ = self._attend(packing.unpack(q), *self._keys_values(latents[rows, :longest]), visible)
         return self._output(packing.pack(o), gate)
-
-    @torch.no_grad()
-    def decode(self, x: Tensor, latents: Tensor, index_keys: Tensor | None, lengths: Tensor, longest: int) -> Tensor:
-        """One token for n sequences, absorbed form: x [n, H], written at `lengths` Long [n] of latents [n, max_len, .].
-
-        Scores are taken against the cached latents themselves; equal to the plain form. Returns y [n, H].
-        """
-        n = x.shape[0]
-        q_latent, q, latent, gate = self._project(x)
-        at = (torch.arange(n, device=x.device), lengths)
-        latents[at] = latent
-        visible = (torch.arange(longest, device=x.device) <= lengths.unsqueeze(1)).unsqueeze(1)
-        if self.indexer is not None and index_keys is not None:
-            index_keys[at] = self.indexer.keys(x)
-            if longest > self.indexer.topk:
-                iq, iw = self.indexer.queries(x, q_latent)
-                scores = self.indexer.scores(iq.unsqueeze(1), iw.unsqueeze(1), index_keys[:, :longest])
-                visible = select_topk(scores, visible, self.indexer.topk)
-        seen = latents[:, :longest]
-        up_k, up_v = self.kv_b_proj.weight.view(self.heads, -1, self.kv_rank).split((self.nope, self.v_dim), 1)
-        q_nope, q_pe = q.split((self.nope, self.pe), -1)
-        q = torch.cat((torch.bmm(q_nope.transpose(0, 1), up_k).transpose(0, 1), q_pe), -1)
-        scores = torch.bmm(q, seen.mT).mul_(self.scale).masked_fill_(~visible, -torch.inf)
-        mixed = torch.bmm(torch.softmax(scores, -1), seen[..., : self.kv_rank])
-        o = torch.bmm(mixed.transpose(0, 1), up_v.mT).transpose(0, 1)
-        return self._output(o.reshape(n, -1), gate)

@@ -123,7 +123,8 @@ def test_one_step_is_one_token_of_the_recurrence() -> None:
     want, last = kda_recurrent(*parts)
     state = parts[5].clone()
     for t in range(3):
-        got = kda_step_(*(p[:, t] for p in parts[:5]), state)
+        q, k, v, g, beta = (p[:, t] for p in parts[:5])
+        got = kda_step_(torch.stack((q, k), 2), v, g.exp(), beta, state)
         torch.testing.assert_close(got, want[:, t], rtol=0, atol=1e-13)
     torch.testing.assert_close(state, last, rtol=0, atol=1e-13)
 

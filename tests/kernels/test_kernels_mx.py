@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.mx import (
     E2M1_VALUES,
+    RoundMxfp8,
     fake_quantise_mxfp4,
     fake_quantise_mxfp8,
     nonfinite_blocks,
@@ -137,6 +138,23 @@ def test_rounding_again_changes_nothing(quantise) -> None:  # type: ignore[no-un
         x.requires_grad_(True)
         assert not quantise(x, rule).requires_grad
         x = x.detach()
+
+
+@pytest.mark.parametrize("rule", ["even", "floor"])
+def test_the_rounding_of_decoding_is_the_same_bits(rule: str) -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 100, generator=g) * torch.exp2(torch.randint(-75, 100, (400, 1), generator=g).float())
+    x[:100] *= torch.exp2(torch.randint(-30, 1, (100, 100), generator=g).float())
+    x[100:120] = (x[100:120] / x[100:120].abs().amax(1, keepdim=True) * 32).round() / 16  # ties
+    x[120], x[121, 5], x[122, 40], x[123, 99] = 0.0, math.nan, math.inf, -math.inf
+    x[124], x[125] = -0.0, 1.75 * 2.0**60
+    got, want = RoundMxfp8(rule)(x), fake_quantise_mxfp8(x, rule)
+    assert torch.equal(got.view(torch.int32)[~want.isnan()], want.view(torch.int32)[~want.isnan()])
+    assert torch.equal(got.isnan(), want.isnan()) and want.isnan().sum() == 32 + 32 + 4
+    assert RoundMxfp8(rule)(torch.full((32,), 3e38)).isnan().all()
+    assert (RoundMxfp8(rule)(torch.full((32,), 1e-37)) - 1e-37).abs().max() <= 1e-37 / 16
+    with pytest.raises(ValueError, match="unknown MX scale rule"):
+        RoundMxfp8("up")
 
 
 def test_all_sixteen_codes() -> None:

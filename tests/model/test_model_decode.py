@@ -169,3 +169,23 @@ def test_the_quantised_decode_is_the_quantised_forward() -> None:
         gaps.append((got.log_softmax(-1) - want[:, t - 1]).abs().amax(-1))
         got, _ = policy.decode(ids[:, t], state, 16)
     assert torch.stack(gaps).quantile(0.9) < 1e-4
+
+
+@pytest.mark.parametrize("preset", ["tiny", "tiny_odd"])
+def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(preset: str) -> None:
+    """Any multiple of 16 rows in any order, beside longer or shorter ones (tiny_odd: on both sides of the top-k)."""
+    policy = build(preset, QuantSpec(), torch.float32)
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, 60, (256,), generator=generator)
+    lengths[7] = 90
+    ids, fed = tokens(256, 90), torch.randint(0, 512, (256,), generator=generator)
+    filled, state = policy.new_state(256, 92), policy.new_state(256, 92)
+    policy.prefill(ids, lengths, filled, range(256))
+    state.copy_rows(range(256), filled, range(256))
+    want = [policy.decode(fed, state, 256) for _ in range(2)]
+    for n in (16, 48, 112, 128, 144, 224, 256):
+        rows = torch.randperm(256, generator=generator)[:n]
+        state.copy_rows(range(n), filled, rows)
+        for logits, routes in want:
+            got, chosen = policy.decode(fed[rows], state, n)
+            assert torch.equal(got, logits[rows]) and torch.equal(chosen, routes[rows])
