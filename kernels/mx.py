@@ -114,9 +114,10 @@ class RoundMxfp8:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Values that MXFP8 stores for x [..., n], float32; no gradient."""
-        blocks = _blocks(x)
+        n = x.shape[-1]
+        blocks = (x if n % BLOCK == 0 else F.pad(x, (0, -n % BLOCK))).reshape(-1, BLOCK)
         bits = torch.bitwise_and(blocks.view(torch.int32), self._magnitude)
-        amax = bits.amax(-1, keepdim=True)
+        amax = bits.amax(1, keepdim=True)
         if self._even:
             amax.add_(self._carry)
         power = amax.bitwise_and_(self._exponent).view(torch.float32)  # of the maximum; inf if that is not finite
@@ -126,8 +127,7 @@ class RoundMxfp8:
         if not self._even:
             limit = power.mul_(self._largest)
             y = torch.clamp(y, -limit, limit)
-        y = y.flatten(-2)
-        return y if y.shape[-1] == x.shape[-1] else y[..., : x.shape[-1]]
+        return y.view(x.shape) if n % BLOCK == 0 else y.view(*x.shape[:-1], -1)[..., :n].contiguous()
 
 
 def pack_mxfp4(x: Tensor, rule: str = "even") -> tuple[Tensor, Tensor]:

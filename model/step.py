@@ -8,9 +8,9 @@ decided by the sizes of the model alone.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -37,7 +37,6 @@ _ROWS = 16
 class _Where:
     """Where the tokens of one step go, and what they see."""
 
-    n: int
     longest: int
     """Tokens of the longest row, the new one included."""
     at: Tensor
@@ -48,48 +47,89 @@ class _Where:
     """[n, 1, longest]: the same as 0 and -inf."""
 
 
+Mixer = Callable[[Tensor, _Where], Tensor]
+"""(x [n, H], where) -> [n, D], to be multiplied by the mixer's `out` [D, H]."""
+
+FeedForward = Callable[[Tensor, Tensor], Tensor | None]
+"""Adds a layer's feed-forward part to the running sum: (x [n, H], sum [n, H]) -> chosen experts [n, K] or None."""
+
+
+class _Space:
+    """Rows of memory that every layer writes anew: it stays in the cache, and views of it are made once for each n."""
+
+    def __init__(self, like: Tensor, n: int) -> None:
+        self._like, self.n = like, n
+        self._held: dict[tuple[str, int], Tensor] = {}
+
+    def __call__(self, name: str, width: int) -> Tensor:
+        """[n, width], the same memory for the same name and width; undefined values."""
+        key = (name, width)
+        if key not in self._held:
+            self._held[key] = self._like.new_empty(self.n, width)
+        return self._held[key]
+
+
+class _Layout:
+    """What n rows of one state need in every step, bound once."""
+
+    def __init__(self, step: DecodeStep, state: DecodeState, n: int) -> None:
+        space = _Space(step.embedding, n)
+        bank = step.embedding.new_empty(step.depth, n, step.embedding.shape[1])
+        self.slots = bank.unbind(0)
+        """The depth mix's sources [n, H], in the order in which they are filed; the last one is the running sum."""
+        self.sources = [bank[: i + 1] for i in range(step.depth)]
+        self.mixers: list[Mixer] = [m.bind(space, state, i) for m, i in zip(step.mixers, step.places, strict=True)]
+        self.ffns: list[FeedForward] = [m.bind(space) for m in step.ffns]
+
+
 class DecodeStep:
     """The folded weights of a policy (float32 or float64), and the step on them."""
 
     def __init__(self, policy: Policy) -> None:
         body, config = policy.model, policy.config
         layers = list(cast("Iterable[DecoderLayer]", body.layers))
-        self._embedding = body.embed_tokens.weight.detach()
-        self._block, self._depth = config.attn_res_block_size, -(-len(layers) // config.attn_res_block_size) + 1
+        self.embedding = body.embed_tokens.weight.detach()
+        self.block, self.depth = config.attn_res_block_size, -(-len(layers) // config.attn_res_block_size) + 1
         mixes = [mix for layer in layers for mix in (layer.attention_mix(), layer.ffn_mix())]
         mixes.append((body.output_attn_res_norm.weight, body.output_attn_res_proj.weight, body.norm.weight))
-        self._mixes = [_DepthMix(key, query, config.rms_norm_eps) for key, query, _ in mixes]
-        self._mixers = [_mixer(x.self_attn, x.input_layernorm.weight) for x in layers]
-        self._ffns = [_ffn(x.moe or x.mlp, x.post_attention_layernorm.weight) for x in layers]
-        self._slots = policy._slot
+        self.mixes = [_DepthMix(key, query, config.rms_norm_eps) for key, query, _ in mixes]
+        self.mixers = [_mixer(x.self_attn, x.input_layernorm.weight) for x in layers]
+        self.ffns = [_ffn(x.moe or x.mlp, x.post_attention_layernorm.weight) for x in layers]
+        self.places = policy._slot
+        """Per layer: its index among the state's layers of its kind."""
         self._head = _columns(policy.lm_head.weight, body.norm.weight)
-        self._zero, self._never = self._embedding.new_tensor(0.0), self._embedding.new_tensor(-torch.inf)
+        self._zero, self._never = self.embedding.new_tensor(0.0), self.embedding.new_tensor(-torch.inf)
         self._count = torch.arange(0, device=policy.device)
+        self._state: weakref.ref[DecodeState] | None = None
+        self._layouts: dict[int, _Layout] = {}
 
     def __call__(self, tokens: Tensor, state: DecodeState, n: int) -> tuple[Tensor, Tensor]:
         """See `Policy.decode`."""
         where = self._where(state, n)
-        bank = self._embedding.new_empty(self._depth, n, self._embedding.shape[1])
-        slots = bank.unbind(0)
-        torch.index_select(self._embedding, 0, tokens, out=slots[0])
-        top, sources = 0, bank[:1]
+        layout = self._layout(state, n)
+        slots, sources = layout.slots, layout.sources
+        torch.index_select(self.embedding, 0, tokens, out=slots[0])
+        top = 0
         chosen = []
-        for i, (mixer, ffn) in enumerate(zip(self._mixers, self._ffns, strict=True)):
-            x = self._mixes[2 * i](sources)
-            fresh = i % self._block == 0  # the running sum is filed, and begins anew with what the mixer gives
-            if fresh:
+        for i, (mixer, ffn) in enumerate(zip(layout.mixers, layout.ffns, strict=True)):
+            out = mixer(self.mixes[2 * i](sources[top]), where)
+            if i % self.block == 0:  # the running sum is filed, and begins anew with what the mixer gives
                 top += 1
-                sources = bank[: top + 1]
-            out, weight = mixer(x, state, self._slots[i], where)
-            if fresh:
-                torch.mm(out, weight, out=slots[top])
+                torch.mm(out, self.mixers[i].out, out=slots[top])
             else:
-                slots[top].addmm_(out, weight)
-            routes = ffn(self._mixes[2 * i + 1](sources), slots[top])
-            if routes is not None:
-                chosen.append(routes)
+                slots[top].addmm_(out, self.mixers[i].out)
+            experts = ffn(self.mixes[2 * i + 1](sources[top]), slots[top])
+            if experts is not None:
+                chosen.append(experts)
         state.lengths[:n] += 1
-        return torch.mm(self._mixes[-1](sources), self._head), torch.stack(chosen, 1)
+        return torch.mm(self.mixes[-1](sources[top]), self._head), torch.stack(chosen, 1)
+
+    def _layout(self, state: DecodeState, n: int) -> _Layout:
+        if self._state is None or self._state() is not state:
+            self._state, self._layouts = weakref.ref(state), {}
+        if n not in self._layouts:
+            self._layouts[n] = _Layout(self, state, n)
+        return self._layouts[n]
 
     def _where(self, state: DecodeState, n: int) -> _Where:
         host = state.lengths[:n]
@@ -101,7 +141,7 @@ class DecodeStep:
         lengths = host.to(self._count.device)
         hidden = (self._count[:longest] > lengths.unsqueeze(1)).unsqueeze(1)
         mask = torch.where(hidden, self._never, self._zero)
-        return _Where(n, longest, torch.add(lengths, self._count[:n], alpha=state.max_len), hidden, mask)
+        return _Where(longest, torch.add(lengths, self._count[:n], alpha=state.max_len), hidden, mask)
 
 
 def _columns(weight: Tensor, norm: Tensor | None = None) -> Tensor:
@@ -150,7 +190,6 @@ class _KDAStep:
         self._heads, self._size, self._width = m.heads, m.head_dim, m.width
         inputs = (m.q_proj, m.k_proj, m.v_proj, m.g_proj, m.b_proj, m.f_a_proj)
         self._in = _columns(torch.cat([p.weight for p in inputs]), norm)
-        self._split = [3 * m.width, m.width + m.heads, m.head_dim]
         rate = m.A_log.detach()[: m.heads].clamp(max=20.0).exp().repeat_interleave(m.head_dim)
         self._low, self._bias = _columns(m.f_b_proj.weight * rate.unsqueeze(1)), m.dt_bias.detach() * rate
         self._bound = norm.new_tensor(m.lower_bound)
@@ -159,37 +198,46 @@ class _KDAStep:
         self._unit = _Inverse(norm, 1, 1e-6)
         # q is not scaled by 1 / sqrt(size): the head norm takes every factor out, but for its eps.
         self._inverse = _Inverse(norm, m.head_dim, m.eps * m.head_dim)
-        self._out = _columns(m.o_proj.weight, m.o_norm.weight.repeat(m.heads))
+        self.out = _columns(m.o_proj.weight, m.o_norm.weight.repeat(m.heads))
 
-    def __call__(self, x: Tensor, state: DecodeState, slot: int, where: _Where) -> tuple[Tensor, Tensor]:
-        """x [n, H] -> (gated heads [n, D], output matrix [D, H]); the state of rows 0..n-1 is updated."""
-        n, heads, size = where.n, self._heads, self._size
-        inputs, gates, low = torch.mm(x, self._in).split(self._split, 1)
-        gate, beta = gates.sigmoid().split((self._width, heads), 1)
-        decay = torch.addmm(self._bias, low, self._low).sigmoid_().mul_(self._bound).exp_()
-        qkv = self._convolve(inputs, state.conv[slot, :n].unbind(1)).view(n, 3, heads, size)
-        qk, v = qkv[:, :2], qkv[:, 2]
-        unit = qk.new_empty(n, heads, 2, size)
-        torch.mul(qk, self._unit(qk), out=unit.transpose(1, 2))
-        o = kda_step_(unit, v, decay.view(n, heads, size), beta, state.recurrent[slot, :n])
-        y = o.mul_(self._inverse(o)).mul_(gate.view(n, heads, size))
-        return y.view(n, self._width), self._out
+    def bind(self, space: _Space, state: DecodeState, place: int) -> Mixer:
+        """For rows 0..n-1 of the state, which is updated."""
+        n, heads, size, width = space.n, self._heads, self._size, self._width
+        projected = space("in", self._in.shape[1])
+        inputs, gates, low = projected.split([3 * width, width + heads, size], 1)
+        opened = space("gates", width + heads)
+        gate, beta = opened[:, :width].view(n, heads, size), opened[:, width:]
+        decay = space("decay", width)
+        decay_heads = decay.view(n, heads, size)
+        qkv = space("qkv", 3 * width)
+        qk, v = qkv.view(n, 3, heads, size).split([2, 1], 1)
+        unit = space("unit", 2 * width).view(n, heads, 2, size)
+        past, recurrent = state.conv[place, :n].unbind(1), state.recurrent[place, :n]
+        v, unit_qk = v.squeeze(1), unit.transpose(1, 2)
+        *older, newest = self._taps
 
-    def _convolve(self, inputs: Tensor, past: tuple[Tensor, ...]) -> Tensor:
-        """inputs [n, C] after `past`, W-1 tensors [n, C], oldest first, which move on by one."""
-        acc = inputs * self._taps[-1]
-        for old, tap in zip(past, self._taps[:-1], strict=True):
-            acc.addcmul_(old, tap)
-        for old, newer in zip(past, (*past[1:], inputs), strict=True):
-            old.copy_(newer)
-        return F.silu(acc, inplace=True)
+        def run(x: Tensor, _: _Where) -> Tensor:
+            torch.mm(x, self._in, out=projected)
+            torch.sigmoid(gates, out=opened)
+            torch.addmm(self._bias, low, self._low, out=decay).sigmoid_().mul_(self._bound).exp_()
+            torch.mul(inputs, newest, out=qkv)
+            for old, tap in zip(past, older, strict=True):
+                qkv.addcmul_(old, tap)
+            for old, newer in zip(past, (*past[1:], inputs), strict=True):
+                old.copy_(newer)
+            F.silu(qkv, inplace=True)
+            torch.mul(qk, self._unit(qk), out=unit_qk)
+            o = kda_step_(unit, v, decay_heads, beta, recurrent)
+            return o.mul_(self._inverse(o)).mul_(gate).view(n, width)
+
+        return run
 
 
 class _MLAStep:
     """Gated MLA or DSA for one token of n sequences, absorbed: scores are taken against the cached latents."""
 
     def __init__(self, m: MLA, norm: Tensor) -> None:
-        self._heads, self._sizes, self._rank = m.heads, [m.nope, m.pe], m.kv_rank
+        self._heads, self._nope, self._rank = m.heads, m.nope, m.kv_rank
         keys = [] if m.indexer is None else [m.indexer.wk.weight]
         inputs = (m.q_a_proj.weight, m.kv_a_proj_with_mqa.weight, m.g_proj.weight, *keys)
         self._in = _columns(torch.cat(inputs), norm)
@@ -202,40 +250,53 @@ class _MLAStep:
         self._q = _columns(q.flatten(0, 1), m.q_a_layernorm.weight)
         up_k, up_v = m.kv_b_proj.weight.detach().view(m.heads, -1, m.kv_rank).split((m.nope, m.v_dim), 1)
         self._up_k, self._up_v = up_k * m.scale, up_v.mT.contiguous()
-        self._out = _columns(m.o_proj.weight)
+        self.out = _columns(m.o_proj.weight)
         self._indexer = m.indexer
         if m.indexer is not None:
             self._index_q = _columns(m.indexer.wq_b.weight, m.q_a_layernorm.weight)
             self._index_w = _columns(m.indexer.weights_proj.weight * m.indexer.heads**-0.5, norm)
 
-    def __call__(self, x: Tensor, state: DecodeState, slot: int, where: _Where) -> tuple[Tensor, Tensor]:
-        """x [n, H] -> (gated heads [n, heads * v], output matrix); the caches of rows 0..n-1 grow by a token."""
-        n = where.n
-        q_latent, latent, gate, *keys = torch.mm(x, self._in).split(self._split, 1)
-        q_latent = q_latent * self._q_inverse(q_latent)
+    def bind(self, space: _Space, state: DecodeState, place: int) -> Mixer:
+        """For rows 0..n-1 of the state, whose caches grow by a token."""
+        n, heads, indexer = space.n, self._heads, self._indexer
+        projected = space("in", self._in.shape[1])
+        q_raw, latent, gate, *keys = projected.split(self._split, 1)
         c = latent[:, : self._rank]
-        c.mul_(self._kv_inverse(c)).mul_(self._kv_weight)
-        state.latent[slot].flatten(0, 1).index_copy_(0, where.at, latent)
-        mask = where.mask
-        if self._indexer is not None and state.index is not None:
-            state.index[slot].flatten(0, 1).index_copy_(0, where.at, self._indexer.k_norm(keys[0]))
-            if where.longest > self._indexer.topk:
-                mask = self._sparse(x, q_latent, state.index[slot, :n, : where.longest], where)
-        seen = state.latent[slot, :n, : where.longest]
-        q_nope, q_pe = torch.mm(q_latent, self._q).view(n, self._heads, -1).split(self._sizes, 2)
-        q = torch.cat((torch.bmm(q_nope.transpose(0, 1), self._up_k).transpose(0, 1), q_pe), 2)
-        p = torch.softmax(torch.bmm(q, seen.mT).add_(mask), 2)
-        mixed = torch.bmm(p, seen[:, :, : self._rank])
-        o = torch.bmm(mixed.transpose(0, 1), self._up_v).transpose(0, 1)
-        y = torch.empty_like(gate, memory_format=torch.contiguous_format)
-        torch.mul(gate.sigmoid().view(o.shape), o, out=y.view(o.shape))
-        return y, self._out
+        q_latent, q_flat = space("q latent", q_raw.shape[1]), space("q", self._q.shape[1])
+        q_heads = q_flat.view(n, heads, -1)
+        q_nope, q_pe = q_heads[:, :, : self._nope].transpose(0, 1), q_heads[:, :, self._nope :]
+        opened, y = space("gate", gate.shape[1]), space("y", gate.shape[1])
+        opened_heads, y_heads = opened.view(n, heads, -1), y.view(n, heads, -1)
+        cache, seen_all = state.latent[place].flatten(0, 1), state.latent[place, :n]
+        index = None if state.index is None else state.index[place]
+
+        def run(x: Tensor, where: _Where) -> Tensor:
+            torch.mm(x, self._in, out=projected)
+            torch.mul(q_raw, self._q_inverse(q_raw), out=q_latent)
+            c.mul_(self._kv_inverse(c)).mul_(self._kv_weight)
+            cache.index_copy_(0, where.at, latent)
+            mask = where.mask
+            if indexer is not None and index is not None:
+                index.flatten(0, 1).index_copy_(0, where.at, indexer.k_norm(keys[0]))
+                if where.longest > indexer.topk:
+                    mask = self._sparse(x, q_latent, index[:n, : where.longest], where)
+            seen = seen_all[:, : where.longest]
+            torch.mm(q_latent, self._q, out=q_flat)
+            q = torch.cat((torch.bmm(q_nope, self._up_k).transpose(0, 1), q_pe), 2)
+            p = torch.softmax(torch.bmm(q, seen.mT).add_(mask), 2)
+            mixed = torch.bmm(p, seen[:, :, : self._rank])
+            o = torch.bmm(mixed.transpose(0, 1), self._up_v).transpose(0, 1)
+            torch.sigmoid(gate, out=opened)
+            torch.mul(opened_heads, o, out=y_heads)
+            return y
+
+        return run
 
     def _sparse(self, x: Tensor, q_latent: Tensor, keys: Tensor, where: _Where) -> Tensor:
         """The mask [n, 1, longest] of the keys that the indexer lets through."""
         indexer = self._indexer
         assert indexer is not None
-        q = torch.mm(q_latent, self._index_q).view(where.n, 1, indexer.heads, indexer.head_dim)
+        q = torch.mm(q_latent, self._index_q).view(len(x), 1, indexer.heads, indexer.head_dim)
         scores = indexer.scores(q, torch.mm(x, self._index_w).unsqueeze(1), keys)
         visible = select_topk(scores, ~where.hidden, indexer.topk)
         return torch.zeros_like(scores).masked_fill_(~visible, -torch.inf)
@@ -247,29 +308,45 @@ class _Situ:
     def __init__(self, gate: Tensor, up: Tensor, betas: tuple[float, float]) -> None:
         self.weight = torch.cat((up / betas[1], gate / betas[0], gate))
         """[3 I, in]."""
-        self.factor, self.width = betas[0] * betas[1], up.shape[0]
+        self.factor, self._width = betas[0] * betas[1], up.shape[0]
 
-    def __call__(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """y [n, 3 I], overwritten -> (gate, up), each [n, I], whose product it is."""
-        y.narrow(1, 0, 2 * self.width).tanh_()
-        return F.glu(y.narrow(1, self.width, 2 * self.width), 1), y.narrow(1, 0, self.width)
+    def bind(self, y: Tensor, out: Tensor) -> Callable[[], None]:
+        """y [n, 3 I], which is overwritten -> out [n, I], short of the factor."""
+        width = self._width
+        capped, gate, up = y[:, : 2 * width], y[:, width:], y[:, :width]
+
+        def run() -> None:
+            capped.tanh_()
+            torch.mul(F.glu(gate, 1), up, out=out)
+
+        return run
 
 
-def _ffn(m: nn.Module, norm: Tensor) -> Callable[[Tensor, Tensor], Tensor | None]:
-    """What adds a layer's feed-forward part to the running sum: (x [n, H], sum [n, H]) -> chosen experts or None."""
+def _ffn(m: nn.Module, norm: Tensor) -> _MLPStep | _MoEStep | _ModuleStep:
     if isinstance(m, SituMLP):
         return _MLPStep(m, norm)
     moe = cast(LatentMoE, m)
     experts = moe.experts
     if isinstance(experts, Experts) and 2 * _ROWS * experts.w1.numel() <= DENSE_MACS[norm.device.type == "cpu"]:
         return _MoEStep(moe, experts, norm)
-    return partial(_moe, moe, norm.detach())
+    return _ModuleStep(moe, norm)
 
 
-def _moe(m: LatentMoE, norm: Tensor, x: Tensor, total: Tensor) -> Tensor:
-    y, chosen = m(x * norm)
-    total += y
-    return chosen
+class _ModuleStep:
+    """A mixture of experts that is too large for running all of them, or replaced: as it is."""
+
+    def __init__(self, m: LatentMoE, norm: Tensor) -> None:
+        self._m, self._norm = m, norm.detach()
+
+    def bind(self, _: _Space) -> FeedForward:
+        """See FeedForward."""
+
+        def run(x: Tensor, total: Tensor) -> Tensor:
+            y, chosen = self._m(x * self._norm)
+            total += y
+            return cast(Tensor, chosen)
+
+        return run
 
 
 class _MLPStep:
@@ -280,9 +357,17 @@ class _MLPStep:
         self._in = _columns(self._situ.weight, norm)
         self._out = _columns(m.down_proj.weight * self._situ.factor)
 
-    def __call__(self, x: Tensor, total: Tensor) -> None:
-        gate, up = self._situ(torch.mm(x, self._in))
-        total.addmm_(gate.mul_(up), self._out)
+    def bind(self, space: _Space) -> FeedForward:
+        """See FeedForward."""
+        hidden, act = space("in", self._in.shape[1]), space("act", self._out.shape[0])
+        situ = self._situ.bind(hidden, act)
+
+        def run(x: Tensor, total: Tensor) -> None:
+            torch.mm(x, self._in, out=hidden)
+            situ()
+            total.addmm_(act, self._out)
+
+        return run
 
 
 class _MoEStep:
@@ -290,35 +375,51 @@ class _MoEStep:
 
     def __init__(self, m: LatentMoE, experts: Experts, norm: Tensor) -> None:
         w13, w2 = experts.gemm_weights()
-        self._experts, width = w2.shape[0], w2.shape[2]
+        self._experts, self._latent, width = w2.shape
         shared = m.shared_experts
         self._shared = _Situ(shared.gate_proj.weight.detach(), shared.up_proj.weight.detach(), shared.betas)
         self._in = _columns(torch.cat((m.gate.weight, m.routed_expert_down_proj.weight, self._shared.weight)), norm)
-        self._split = [self._experts, w2.shape[1], 3 * self._shared.width]
         self._bias, self._k, self._factor = m.gate.e_score_correction_bias, m.gate.k, m.gate.factor
         self._situ = _Situ(w13[:, :width].flatten(0, 1), w13[:, width:].flatten(0, 1), experts.betas)
         self._w13, self._w2 = _columns(self._situ.weight), w2.detach().mT.flatten(0, 1).contiguous()
         self._round = _rounding(experts, norm)
-        self._inverse = _Inverse(norm, w2.shape[1], m.routed_expert_norm.eps)
+        self._inverse = _Inverse(norm, self._latent, m.routed_expert_norm.eps)
         up = _columns(m.routed_expert_up_proj.weight, m.routed_expert_norm.weight)
         self._out = torch.cat((up, _columns(shared.down_proj.weight * self._shared.factor)))
         self._zero, self._least = norm.new_tensor(0.0), norm.new_tensor(1e-20)
+        self._cap = norm.new_tensor(self._situ.factor)
 
-    def __call__(self, x: Tensor, total: Tensor) -> Tensor:
-        n = x.shape[0]
-        scores, z, hidden = torch.mm(x, self._in).split(self._split, 1)
-        scores = scores.sigmoid()
-        order = torch.sort(scores + self._bias, dim=1, descending=True, stable=True)[1]
-        chosen = order[:, : self._k]
-        picked = scores.gather(1, chosen)
-        weights = torch.addcdiv(self._zero, picked, picked.sum(1, keepdim=True).add_(self._least), value=self._factor)
-        share = torch.zeros_like(scores).scatter_(1, chosen, weights)
-        gate, up = self._situ(torch.mm(self._round(z), self._w13))
-        act = torch.addcmul(self._zero, gate, up, value=self._situ.factor).view(n, self._experts, -1)
-        u = torch.mm(self._round(act).mul_(share.unsqueeze(2)).flatten(1), self._w2)
-        gate, up = self._shared(hidden)
-        total.addmm_(torch.cat((u.mul_(self._inverse(u)), gate.mul_(up)), 1), self._out)
-        return chosen
+    def bind(self, space: _Space) -> FeedForward:
+        """See FeedForward."""
+        n, experts, latent = space.n, self._experts, self._latent
+        projected = space("in", self._in.shape[1])
+        logits, z, shared_hidden = projected.split([experts, latent, projected.shape[1] - experts - latent], 1)
+        scores, ranked, share = (space(name, experts) for name in ("scores", "ranked", "share"))
+        hidden, act = space("hidden", self._w13.shape[1]), space("act", self._w2.shape[0])
+        situ, act_experts, shares = self._situ.bind(hidden, act), act.view(n, experts, -1), share.unsqueeze(2)
+        both, u = space("both", self._out.shape[0]), space("u", latent)
+        normed = both[:, :latent]
+        shared = self._shared.bind(shared_hidden, both[:, latent:])
+
+        def run(x: Tensor, total: Tensor) -> Tensor:
+            torch.mm(x, self._in, out=projected)
+            torch.sigmoid(logits, out=scores)
+            torch.add(scores, self._bias, out=ranked)
+            chosen = torch.sort(ranked, dim=1, descending=True, stable=True)[1][:, : self._k]
+            picked = scores.gather(1, chosen)
+            total_score = picked.sum(1, keepdim=True).add_(self._least)
+            weights = torch.addcdiv(self._zero, picked, total_score, value=self._factor)
+            share.zero_().scatter_(1, chosen, weights)
+            torch.mm(self._round(z), self._w13, out=hidden)
+            situ()
+            act.mul_(self._cap)
+            torch.mm(self._round(act_experts).mul_(shares).view(n, -1), self._w2, out=u)
+            torch.mul(u, self._inverse(u), out=normed)
+            shared()
+            total.addmm_(both, self._out)
+            return chosen
+
+        return run
 
 
 def _rounding(experts: Experts, like: Tensor) -> Callable[[Tensor], Tensor]:
