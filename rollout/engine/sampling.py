@@ -11,6 +11,9 @@ _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX2 = np.uint64(0x94D049BB133111EB)
 """Increment and multipliers of SplitMix64 (Steele, Lea, Flood 2014), a counter-based generator."""
 
+_VALUES = 2**15
+"""Logits that are sampled from at once on a CPU: what is made of them stays in its cache."""
+
 
 def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Uniform float64 [n] in [0, 1), 53 bits, of (seed, position) alone. seeds uint64 [n]; positions int64 [n] >= 0."""
@@ -26,17 +29,36 @@ def sample(logits: Tensor, temperature: np.ndarray, u: np.ndarray) -> tuple[Tens
     log-prob is of the distribution that was sampled from. Log-probs are bit for bit `model.logprob.token_logprobs`,
     which would do the softmax a second time; float32, or float64 for float64 logits.
     """
+    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    logps = torch.empty(len(logits), dtype=_wide(logits.dtype), device=logits.device)
+    rows = max(1, (_VALUES if logits.device.type == "cpu" else 2**28) // logits.shape[-1])
+    for i in range(0, len(logits), rows):
+        part = slice(i, i + rows)
+        _sample(logits[part], temperature[part], u[part], tokens[part], logps[part])
+    return tokens, logps
+
+
+def _sample(logits: Tensor, temperature: np.ndarray, u: np.ndarray, tokens: Tensor, logps: Tensor) -> None:
+    """`sample` into tokens [n] and logps [n]."""
     greedy = temperature == 0
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    scale = torch.from_numpy(np.where(greedy, np.float32(1), temperature)).to(wide)
-    every = torch.log_softmax(wide * (1.0 / scale)[:, None], -1)
+    wide = logits.to(logps.dtype)
+    scaled = wide
+    if not ((temperature == 1) | greedy).all():
+        inverse = 1.0 / torch.from_numpy(np.where(greedy, np.float32(1), temperature)).to(wide)
+        scaled = wide * inverse[:, None]
+    every = torch.log_softmax(scaled, -1)
     cdf = every.exp().cumsum(-1, dtype=torch.float64)
     # The first entry whose cumulative sum exceeds u x total has a positive probability, whatever the rounding.
-    tokens = torch.searchsorted(cdf, torch.from_numpy(u).to(logits.device)[:, None] * cdf[:, -1:], right=True)
+    found = torch.searchsorted(cdf, torch.from_numpy(u).to(logits.device)[:, None] * cdf[:, -1:], right=True)
     if greedy.any():
         rows = torch.from_numpy(greedy).to(logits.device)[:, None]
-        tokens = torch.where(rows, wide.argmax(-1, keepdim=True), tokens)
-    return tokens.squeeze(-1), every.gather(-1, tokens).squeeze(-1)
+        found = torch.where(rows, wide.argmax(-1, keepdim=True), found)
+    tokens.copy_(found[:, 0])
+    torch.gather(every, 1, found, out=logps[:, None])
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
