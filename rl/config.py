@@ -61,7 +61,7 @@ class EngineConfig:
     """Engine actors; requests are spread over them."""
     threads: int = 1
     """CPU threads of each engine."""
-    max_batch: int = 128
+    max_batch: int = 256
     """Sequences decoded at once by each engine; more wait."""
     max_context: int = 512
     """Longest sequence (prompt and output), in tokens."""

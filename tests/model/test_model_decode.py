@@ -189,3 +189,20 @@ def test_the_bits_of_a_row_do_not_depend_on_the_other_rows(preset: str) -> None:
         for logits, routes in want:
             got, chosen = policy.decode(fed[rows], state, n)
             assert torch.equal(got, logits[rows]) and torch.equal(chosen, routes[rows])
+
+
+def test_steps_of_two_states_do_not_mix() -> None:
+    policy = build("tiny")
+    fed = tokens(2, 4, seed=3)
+    alone = []
+    for seed in (0, 1):
+        state = policy.new_state(2, 20)
+        policy.prefill(tokens(2, 8, seed=seed), torch.tensor([8, 5]), state, [0, 1])
+        alone.append([policy.decode(fed[:, t], state, 2)[0] for t in range(4)])
+        del state  # the next one may lie at the same address
+    states = [policy.new_state(2, 20), policy.new_state(2, 20)]
+    for seed, state in enumerate(states):
+        policy.prefill(tokens(2, 8, seed=seed), torch.tensor([8, 5]), state, [0, 1])
+    for t in range(4):
+        for state, want in zip(states, alone, strict=True):
+            assert torch.equal(policy.decode(fed[:, t], state, 2)[0], want[t])
