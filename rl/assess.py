@@ -66,12 +66,12 @@ def assess(group: Group, reward: EffortReward, base_length: float, step: int, co
     raw = np.array([t.grade.reward if v and t.grade else 0.0 for t, v in zip(group.trajectories, valid, strict=True)])
     lengths = np.array([t.output_tokens for t in group.trajectories], dtype=np.float64)
     shaped = reward.shape(raw, valid, lengths, group.order.effort, base_length, step)
-    advantages = ADVANTAGES[config.algorithm.advantage](GroupStats(shaped, valid, lengths))
-    outcome = GroupStats(raw, valid)
+    outcome, priced = GroupStats(raw, valid), GroupStats(shaped, valid, lengths)
+    advantages = ADVANTAGES[config.algorithm.advantage](priced)
     retired = None
     if outcome.n < config.rollout.min_group:
         retired = Retired.TOO_FEW_VALID
-    elif config.algorithm.dynamic_sampling and outcome.zero_variance and np.ptp(shaped[valid]) < _PRICE_SIGNAL:
+    elif config.algorithm.dynamic_sampling and outcome.zero_variance and priced.spread < _PRICE_SIGNAL:
         retired = Retired.ALL_SOLVED if outcome.mean >= 1.0 else Retired.ALL_FAILED
     return Assessed(group, raw, valid, lengths, shaped, advantages, retired)
 

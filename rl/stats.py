@@ -42,9 +42,14 @@ class GroupStats:
         return self.n < 2
 
     @cached_property
+    def spread(self) -> float:
+        """Largest minus smallest valid reward; 0 where there is none."""
+        return float(np.ptp(self._voters)) if self.n else 0.0
+
+    @cached_property
     def zero_variance(self) -> bool:
         """All valid rewards are equal (or there is none): no signal."""
-        return self.n == 0 or float(np.ptp(self._voters)) <= EQUAL * max(1.0, float(np.abs(self._voters).max()))
+        return self.n == 0 or self.spread <= EQUAL * max(1.0, float(np.abs(self._voters).max()))
 
     @property
     def signal(self) -> bool:

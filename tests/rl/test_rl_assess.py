@@ -11,6 +11,7 @@ from rewards.efforts import Effort
 from rewards.grade import Grade, GradeStatus
 from rl.assess import Assessed, Retired, assess, step_metrics
 from rl.config import Config
+from rl.stats import GroupStats
 from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
 
 
@@ -68,6 +69,12 @@ def test_successes_teach_where_their_prices_differ() -> None:
     assert judged([1, 1, 1], [10, 10, 11]).retired is Retired.ALL_SOLVED
     assert judged([1, 1, 1], [5, 10, 30], Effort.MAX).retired is Retired.ALL_SOLVED, "max has no price"
     assert judged([1, 1, 1], [5, 10, 30], step=0).retired is Retired.ALL_SOLVED, "no price in the warm-up"
+
+
+def test_groups_are_judged_by_their_statistics_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GroupStats is the one place of statistics: with a spread of 0 there, prices teach nothing."""
+    monkeypatch.setattr(GroupStats, "spread", 0.0)
+    assert judged([1, 1, 1], [5, 10, 30]).retired is Retired.ALL_SOLVED
 
 
 def test_too_few_valid_samples_are_not_compared() -> None:

@@ -70,6 +70,12 @@ def test_non_finite_rewards_are_invalid_and_counted():
     assert GroupStats(np.array([np.nan, 0.7]), np.array([1, 1])).too_small
 
 
+def test_the_spread_is_of_valid_rewards_alone():
+    rewards = np.array([0.2, 1e9, 0.7, np.nan])
+    assert GroupStats(rewards, np.array([1, 0, 1, 1])).spread == pytest.approx(0.5)
+    assert GroupStats(rewards, np.zeros(4)).spread == 0.0
+
+
 def test_shapes_never_broadcast():
     with pytest.raises(ValueError, match="valid_mask"):
         GroupStats(np.zeros(3), np.ones(1, bool))
