@@ -75,8 +75,13 @@ def setup() -> list[dict[str, Any]]:
     return [line("make train: set-up", seconds / 60, "< 6", "minutes", seconds < 360, "make .venv/.base (fresh clone)")]
 
 
+SAMPLE_S = 3.0
+"""Pause between two looks at the memory, in seconds: the kernel walks every page of every process for one, some 40 ms
+of a core that the run would use."""
+
+
 class Memory(threading.Thread):
-    """Peak of the proportional set size of a process and its descendants, in bytes, sampled twice a second."""
+    """Peak of the proportional set size of a process and its descendants, in bytes, sampled every SAMPLE_S seconds."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -95,7 +100,7 @@ class Memory(threading.Thread):
             except psutil.NoSuchProcess:
                 return
             self.peak = max(self.peak, total)
-            time.sleep(0.5)
+            time.sleep(SAMPLE_S)
 
 
 def train(seed: int, effort: str, name: str) -> list[dict[str, Any]]:
