@@ -8,11 +8,9 @@ import numpy as np
 
 from environments.task import Task
 from rewards.efforts import Effort
+from rl.intervals import wilson
 from rl.mixture import sample_seed
 from rollout.trajectory import Group, GroupOrder, Trajectory
-
-_Z = 1.96
-"""Two-sided 95 % normal quantile."""
 
 
 def orders(pairs: list[tuple[Task, Effort]], label: str, base_seed: int, greedy: bool) -> list[GroupOrder]:
@@ -52,18 +50,21 @@ def rows(groups: list[Group], lost: list[tuple[GroupOrder, str]]) -> list[dict[s
 
 
 def summary(rows: list[dict[str, Any]], purpose: str = "sampled") -> dict[str, float]:
-    """Metrics of one evaluation: `solve/<scope>`, its 95 % half-width `ci/<scope>`, `tokens_p50/<scope>`.
+    """Metrics of one evaluation: `solve/<scope>`, its 95 % interval `ci_low/<scope>` to `ci_high/<scope>`, and
+    `tokens_p50/<scope>`.
 
-    Scopes: macro (mean over environments), all, all/<effort>, <environment>. Masked rows are counted in `invalid`.
+    Scopes: macro (mean over environments; no interval), all, all/<effort>, <environment>. `n` counts the graded rows;
+    masked ones are counted in `masked` alone.
     """
     chosen = [r for r in rows if r["purpose"] == purpose]
     good = [r for r in chosen if r["reward"] is not None]
-    out: dict[str, float] = {"n": float(len(chosen)), "invalid": float(len(chosen) - len(good))}
+    out: dict[str, float] = {"n": float(len(good)), "masked": float(len(chosen) - len(good))}
 
     def put(scope: str, some: list[dict[str, Any]]) -> None:
         if some:
-            rate, half = wilson(sum(r["reward"] >= 1.0 for r in some), len(some))
-            out[f"solve/{scope}"], out[f"ci/{scope}"] = rate, half
+            right = sum(r["reward"] >= 1.0 for r in some)
+            out[f"solve/{scope}"] = right / len(some)
+            out[f"ci_low/{scope}"], out[f"ci_high/{scope}"] = wilson(right, len(some))
             out[f"tokens_p50/{scope}"] = float(np.median([r["tokens"] for r in some]))
 
     put("all", good)
@@ -75,15 +76,6 @@ def summary(rows: list[dict[str, Any]], purpose: str = "sampled") -> dict[str, f
     if environments:
         out["solve/macro"] = float(np.mean([out[f"solve/{e}"] for e in environments]))
     return out
-
-
-def wilson(right: int, n: int) -> tuple[float, float]:
-    """Observed rate and the half-width of its 95 % Wilson score interval. Raises ValueError for n = 0."""
-    if n <= 0:
-        raise ValueError("an interval needs at least one sample")
-    p = right / n
-    half = _Z * float(np.sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n))) / (1 + _Z**2 / n)
-    return p, half
 
 
 def solve_rates(rows: list[dict[str, Any]]) -> dict[tuple[str, int, Effort], float]:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from environments.task import Task
 from rewards.efforts import Effort
 from rewards.grade import Grade, GradeStatus
-from rl import report, runfiles
+from rl import intervals, report, runfiles
 from rl.config import Config
 from rl.errors import UserError
 from rl.progress import Progress
@@ -305,18 +305,41 @@ def test_masked_rows_do_not_vote_and_pairs_are_by_task_and_effort() -> None:
     assert report.compare(before[:40], before[:40], effort="max", purpose="sampled").tokens_after == 15  # type: ignore[union-attr]
 
 
-def test_the_interval_covers_the_truth(seed: int = 0) -> None:
-    """In 1,000 draws of 12 paired tasks the 95 % interval holds the true difference at least 93 % of the time."""
-    rng = np.random.default_rng(seed)
-    held = 0
-    for _ in range(1000):
-        a, b = rng.random(12) < 0.4, rng.random(12) < 0.6
-        differences = [float(x) for x in b.astype(int) - a.astype(int)]
-        half = report.paired_half_width(differences)
-        held += abs(sum(differences) / (len(differences) + 2) - 0.2) <= half
-    assert held >= 930
-    assert report.paired_half_width([0.0] * 8) > 0.1, "eight ties prove little"
-    assert report.paired_half_width([1.0, 0.0, 0.0, 0.0]) == pytest.approx(1.96 * ((2 / 6 - 1 / 36) / 6) ** 0.5)
+def test_masked_tasks_are_counted_apart_from_the_graded_ones() -> None:
+    before, after = rows(0.5, 10), rows(0.5, 10)
+    for row in before[:3] + after[2:5]:  # 5 of the 20 sampled tasks of environment a/x
+        row["reward"] = None
+    for row in after:
+        if (row["environment"], row["effort"], row["purpose"]) == ("b/y", "low", "greedy"):
+            row["reward"] = None
+    found = report.summary(before, after)
+    assert (found["sampled"]["a/x"]["tasks"], found["sampled"]["a/x"]["masked"]) == (15, 5)
+    assert (found["sampled"]["all"]["tasks"], found["sampled"]["all"]["masked"]) == (35, 5)
+    assert found["greedy"]["all"]["masked"] == 10
+    table = report.render(before, after).splitlines()
+    assert table[2].endswith("  15 + 5 masked") and table[3].endswith("  20")
+    assert "on 35 + 5 masked tasks" in table[-3] and "on 30 + 10 masked tasks" in table[-2]
+    part = [r for r in after if r["environment"] == "b/y"]
+    assert report.compare(before, part, purpose="sampled").masked == 0, "what was not tried is not masked"  # type: ignore[union-attr]
+
+
+def test_an_environment_without_a_grade_is_not_in_the_mean() -> None:
+    before, after = rows(0.5, 10), rows(0.5, 10)
+    for row in after:
+        if row["environment"] == "a/x":
+            row["reward"] = None
+    table = report.render(before, after)
+    assert "mean over 1 environments, at temperature 1" in table and "on 20 + 20 masked tasks" in table
+
+
+def test_the_closing_table_shows_the_bounds_of_the_interval() -> None:
+    """The interval of few tasks leans towards no change, so that it is not the gain with as much on both sides."""
+    change = report.compare(rows(0.0, 4, ("a/x",)), rows(1.0, 4, ("a/x",)), purpose="sampled", effort="low")
+    assert change is not None and change.gain == 1.0 and change.high == 1.0
+    centre, half = intervals.paired([1.0] * 4)
+    assert change.low == pytest.approx(centre - half) and change.low < 2 * change.gain - 1.0
+    text = report.render(rows(0.0, 4, ("a/x",)), rows(1.0, 4, ("a/x",)))
+    assert f"0→100   {100 * change.low:+.0f}..+100" in text and "±" not in text
 
 
 def test_the_mean_over_environments_counts_each_the_same() -> None:
