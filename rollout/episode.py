@@ -69,10 +69,8 @@ class Stage:
 
     @property
     def limits(self) -> Limits:
-        """The task's limits, with the order's budget in place of a larger token limit."""
-        own = self.order.task.limits
-        budget = own.tokens if self.order.budget is None else min(own.tokens, self.order.budget)
-        return Limits(own.turns, budget, own.seconds)
+        """The task's limits: the same at every effort, so that lengths are what the policy wanted them to be."""
+        return self.order.task.limits
 
     async def generate(
         self, tag: str, prompt: np.ndarray, sampling: tuple[Sampling, ...], prefer: str | None = None

@@ -22,7 +22,7 @@ class StopReason(StrEnum):
     DONE = "done"
     """The environment said that the episode is over."""
     TOKENS = "tokens"
-    """The output-token limit of the task or of the effort was reached: truncated."""
+    """The output-token limit of the task was reached: truncated."""
     CONTEXT = "context"
     """The engine's context length was reached: truncated."""
     TURNS = "turns"
@@ -206,8 +206,8 @@ class Trajectory:
 class GroupOrder:
     """What the loop asks of the rollout: G episodes of one task at one effort.
 
-    `seeds` [G] are derived from (base seed, task, effort, sample), never from a rank or a worker. `budget` caps the
-    output tokens of an episode (the smaller of it and the task's limit holds).
+    `seeds` [G] are derived from (base seed, task, effort, sample), never from a rank or a worker. An effort's budget is
+    no part of it: it ramps in and is silent where all failed, while an episode cut at it would have failed for good.
     """
 
     id: str
@@ -215,7 +215,6 @@ class GroupOrder:
     effort: Effort
     seeds: tuple[int, ...]
     temperature: float = 1.0
-    budget: int | None = None
     purpose: str = "train"
     """train or eval; evaluation may be greedy and is never trained on."""
 
@@ -227,7 +226,6 @@ class GroupOrder:
             "effort": str(self.effort),
             "seeds": list(self.seeds),
             "temperature": self.temperature,
-            "budget": self.budget,
             "purpose": self.purpose,
         }
 
@@ -240,7 +238,6 @@ class GroupOrder:
             Effort(row["effort"]),
             tuple(row["seeds"]),
             row["temperature"],
-            row["budget"],
             row["purpose"],
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ray.exceptions import ActorDiedError
 from worlds import Broken, Echo, Handle, Looking, ScriptedEngine, call, not_ready, order, right, say
 
 from environments.task import Limits
+from rewards.efforts import Effort
 from rewards.grade import GradeStatus
 from rl.config import Config
 from rollout.engine import router
@@ -157,9 +159,10 @@ def test_garbage_ends_in_a_grade_not_in_an_error() -> None:
             assert t.stop is not StopReason.ERROR and t.grade is not None and t.grade.reward == 0.0
 
 
-@pytest.mark.parametrize("budget,limit", [(None, 7), (7, 90), (90, 7)])
-def test_the_smaller_of_budget_and_task_limit_cuts(budget: int | None, limit: int) -> None:
-    (t,) = run(order(n=1, limits=Limits(1, limit, 5.0), budget=budget), ScriptedEngine(right)).trajectories
+@pytest.mark.parametrize("effort", list(Effort))
+def test_the_task_limit_cuts_at_every_effort(effort: Effort) -> None:
+    whole = order(n=1, limits=Limits(1, 7, 5.0))
+    (t,) = run(replace(whole, effort=effort), ScriptedEngine(right)).trajectories
     assert t.stop is StopReason.TOKENS and t.stop.truncated and t.output_tokens == 7
     assert t.grade is not None and t.grade.reward == 0.0
 
