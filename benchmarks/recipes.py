@@ -73,7 +73,8 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
             if x.solve_rate is not None:
                 state.mixture.observe(x.group.order.task, x.group.order.effort, x.solve_rate)
         kept = [x for x in seen if not x.retired]
-        batch = build_batch([x.group for x in kept], [x.advantages for x in kept], state.scale)
+        outcomes = [x.outcome_advantages for x in kept]
+        batch = build_batch([x.group for x in kept], [x.advantages for x in kept], state.scale, outcomes)
         shard = batch.shards(1, args.micro_tokens)[0]
         if not shard.tokens:
             raise RuntimeError(

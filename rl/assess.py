@@ -47,7 +47,9 @@ class Assessed:
     shaped: np.ndarray
     """After effort shaping; 0 where invalid."""
     advantages: np.ndarray
-    """0 where invalid."""
+    """Of the shaped rewards; 0 where invalid."""
+    outcome_advantages: np.ndarray
+    """Of the raw outcomes, by the same estimator: what `EnvScale` measures an environment by."""
     retired: Retired | None
 
     @property
@@ -66,14 +68,14 @@ def assess(group: Group, reward: EffortReward, base_length: float, step: int, co
     raw = np.array([t.grade.reward if v and t.grade else 0.0 for t, v in zip(group.trajectories, valid, strict=True)])
     lengths = np.array([t.output_tokens for t in group.trajectories], dtype=np.float64)
     shaped = reward.shape(raw, valid, lengths, group.order.effort, base_length, step)
-    outcome, priced = GroupStats(raw, valid), GroupStats(shaped, valid, lengths)
-    advantages = ADVANTAGES[config.algorithm.advantage](priced)
+    outcome, priced = GroupStats(raw, valid, lengths), GroupStats(shaped, valid, lengths)
+    estimate = ADVANTAGES[config.algorithm.advantage]
     retired = None
     if outcome.n < config.rollout.min_group:
         retired = Retired.TOO_FEW_VALID
     elif config.algorithm.dynamic_sampling and outcome.zero_variance and priced.spread < _PRICE_SIGNAL:
         retired = Retired.ALL_SOLVED if outcome.mean >= 1.0 else Retired.ALL_FAILED
-    return Assessed(group, raw, valid, lengths, shaped, advantages, retired)
+    return Assessed(group, raw, valid, lengths, shaped, estimate(priced), estimate(outcome), retired)
 
 
 def step_metrics(groups: list[Assessed]) -> dict[str, Any]:

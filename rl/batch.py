@@ -294,31 +294,29 @@ def build_batch(
     groups: Sequence[Group],
     advantages: Sequence[np.ndarray],
     scale: EnvScale | None = None,
+    outcomes: Sequence[np.ndarray] | None = None,
     whitened: bool = False,
 ) -> TrainBatch:
     """Flatten groups into rows; what trains nothing is left out and counted.
 
-    advantages: one float [G] per group, 0 where the sample was invalid. `scale` takes them in and divides by them per
-    environment; `whitened` (reinforce_pp) normalises over the batch instead. A group whose advantages are all 0 is left
-    out with its tokens, so that it does not dilute the denominator. Raises ValueError for advantages that do not fit
-    their group or are not finite, and for a sampled first token or a temperature that is not positive.
+    advantages: one float [G] per group, 0 where the sample was invalid. `scale` divides them per environment by the
+    size of `outcomes`, the advantages of the raw outcomes, which it takes in first; `whitened` (reinforce_pp)
+    normalises over the batch instead. A group whose advantages are all 0 is left out with its tokens, so that it does
+    not dilute the denominator. Raises ValueError for advantages or outcomes that do not fit their group or are not
+    finite, a scale without outcomes, and for a sampled first token or a temperature that is not positive.
     """
     if whitened and scale is not None:
         raise ValueError("advantages are normalised once: over the batch (whitened) or per environment (scale)")
-    if len(groups) != len(advantages):
-        raise ValueError(f"{len(groups)} groups but {len(advantages)} arrays of advantages")
-    values = [np.asarray(a, dtype=np.float64) for a in advantages]
-    for group, a in zip(groups, values, strict=True):
-        if a.shape != (len(group.trajectories),) or not np.isfinite(a).all():
-            raise ValueError(f"group {group.order.id} has {len(group.trajectories)} samples, advantages {a}")
+    if scale is not None and outcomes is None:
+        raise ValueError("a scale needs the advantages of the raw outcomes: shaped ones would cancel the price")
     valid = [np.array([trainable(t) for t in g.trajectories], dtype=bool) for g in groups]
-    values = [np.where(v, a, 0.0) for a, v in zip(values, valid, strict=True)]
+    values = _checked(groups, advantages, valid)
     names = [g.order.task.environment for g in groups]
     silent = [not a.any() for a in values]
     if whitened:
         values = whiten(values, valid)
     if scale is not None:
-        scale.update(zip(names, values, strict=True))
+        scale.update(zip(names, _checked(groups, outcomes or [], valid), strict=True))
         values = [a / scale.scale(n) for n, a in zip(names, values, strict=True)]
     environments = tuple(sorted(set(names)))
     counts = {"groups": len(groups), "groups_without_signal": sum(silent), "samples": 0}
@@ -339,6 +337,16 @@ def build_batch(
     counts["rows"] = len(rows)
     counts["tokens"] = int(sum(int(r.mask.sum()) for r in rows))
     return TrainBatch(rows, environments, counts)
+
+
+def _checked(groups: Sequence[Group], arrays: Sequence[np.ndarray], valid: list[np.ndarray]) -> list[np.ndarray]:
+    """One float64 [G] per group, 0 where invalid; raises ValueError where they do not fit."""
+    if len(groups) != len(arrays):
+        raise ValueError(f"{len(groups)} groups but {len(arrays)} arrays of advantages")
+    for group, a in zip(groups, arrays, strict=True):
+        if np.shape(a) != (len(group.trajectories),) or not np.isfinite(a).all():
+            raise ValueError(f"group {group.order.id} has {len(group.trajectories)} samples, advantages {a}")
+    return [np.where(v, np.asarray(a, np.float64), 0.0) for a, v in zip(arrays, valid, strict=True)]
 
 
 def _rows(trajectory: Trajectory, advantage: float, environment: int) -> list[Row]:

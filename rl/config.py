@@ -165,7 +165,7 @@ class AlgorithmConfig:
     max_sampling_rounds: int = 1
     """Groups drawn for one step at most, in multiples of groups_per_step; more than 1 replaces retired ones."""
     env_advantage_scale: bool = True
-    """Divide advantages by a running RMS per environment, so that no domain dominates."""
+    """Divide advantages by the running RMS that those of raw outcomes have in the environment: no domain dominates."""
 
 
 @dataclass

@@ -95,7 +95,8 @@ class Run:
         groups = self.collector.batch()
         clock.lap("rollout")
         whitened = config.algorithm.advantage == "reinforce_pp"
-        batch = build_batch([x.group for x in groups], [x.advantages for x in groups], state.scale, whitened)
+        outcomes = [x.outcome_advantages for x in groups]
+        batch = build_batch([x.group for x in groups], [x.advantages for x in groups], state.scale, outcomes, whitened)
         metrics = self.house.learners.train(batch, state.step)
         clock.lap("learn")
         self.ledger.train([x.group.order.id for x in groups], state.step)

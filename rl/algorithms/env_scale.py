@@ -17,7 +17,11 @@ FLOOR = 0.05
 class EnvScale:
     """Divides advantages by the running root mean square of their environment (bias-corrected, floor FLOOR).
 
-    Only non-zero advantages enter it: groups without a signal say nothing about the size of one.
+    What enters it are the advantages of RAW outcomes, and of those the non-zero ones: groups without a signal say
+    nothing about the size of one, and groups whose right answers differ by their price alone would, where no others
+    train, blow up whatever price was configured to the size of an outcome. Such groups are divided all the same. An
+    environment without a raw signal so far takes the mean square over the others, so that a price weighs there as much
+    against an outcome as it does elsewhere; before anybody's first signal the scale is 1.
     """
 
     def __init__(self) -> None:
@@ -25,7 +29,7 @@ class EnvScale:
         self._weight: dict[str, float] = {}
 
     def update(self, batch: Iterable[tuple[str, np.ndarray]]) -> None:
-        """Take in one step's (environment, advantages [G]) pairs."""
+        """Take in one step's (environment, advantages of raw outcomes [G]) pairs."""
         fresh: dict[str, list[np.ndarray]] = {}
         for env, advantages in batch:
             fresh.setdefault(env, []).append(np.asarray(advantages, dtype=np.float64))
@@ -37,9 +41,10 @@ class EnvScale:
                 self._weight[env] = DECAY * self._weight.get(env, 0.0) + (1 - DECAY)
 
     def scale(self, env: str) -> float:
-        """The divisor of this environment; 1 before its first non-zero advantage."""
-        weight = self._weight.get(env, 0.0)
-        return max(FLOOR, math.sqrt(self._square[env] / weight)) if weight > 0 else 1.0
+        """The divisor of this environment."""
+        known = [env] if env in self._weight else sorted(self._weight)
+        squares = [self._square[e] / self._weight[e] for e in known]
+        return max(FLOOR, math.sqrt(sum(squares) / len(squares))) if squares else 1.0
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state."""

@@ -1,6 +1,7 @@
 """Raw outcomes decide whether a group teaches: failures never by their lengths, successes where their prices differ."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from environments.base import Draft, Environment
 from rewards.effort import EffortReward
 from rewards.efforts import Effort
 from rewards.grade import Grade, GradeStatus
+from rl.algorithms import EnvScale
 from rl.assess import Assessed, Retired, assess, step_metrics
+from rl.batch import build_batch
 from rl.config import Config
 from rl.stats import GroupStats
 from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
@@ -22,8 +25,15 @@ class Toy(Environment):
         return Draft(str(rng.random()), "")
 
 
-def group(outcomes: list[float | None], lengths: list[int], effort: Effort = Effort.LOW) -> Group:
-    order = GroupOrder("g", Toy().task("train", 0, 1), effort, tuple(range(len(outcomes))))
+def group(
+    outcomes: list[float | None],
+    lengths: list[int],
+    effort: Effort = Effort.LOW,
+    name: str = "g",
+    environment: str = "toy/a",
+) -> Group:
+    task = replace(Toy().task("train", 0, 1), environment=environment)
+    order = GroupOrder(name, task, effort, tuple(range(len(outcomes))))
     out = []
     for i, (outcome, n) in enumerate(zip(outcomes, lengths, strict=True)):
         ids = np.ones(n, np.int32)
@@ -32,7 +42,7 @@ def group(outcomes: list[float | None], lengths: list[int], effort: Effort = Eff
         )
         grade = Grade.failed(GradeStatus.INFRA_ERROR, "x") if outcome is None else Grade.outcome(outcome >= 1)
         nodes = [Node.given("user", [1]), node]
-        out.append(Trajectory(f"g/{i}", order.task, effort, nodes, stop=StopReason.DONE, grade=grade))
+        out.append(Trajectory(f"{name}/{i}", order.task, effort, nodes, stop=StopReason.DONE, grade=grade))
     return Group(order, out)
 
 
@@ -69,6 +79,27 @@ def test_successes_teach_where_their_prices_differ() -> None:
     assert judged([1, 1, 1], [10, 10, 11]).retired is Retired.ALL_SOLVED
     assert judged([1, 1, 1], [5, 10, 30], Effort.MAX).retired is Retired.ALL_SOLVED, "max has no price"
     assert judged([1, 1, 1], [5, 10, 30], step=0).retired is Retired.ALL_SOLVED, "no price in the warm-up"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_price_counts_as_configured_where_only_right_answers_train(elsewhere: bool) -> None:
+    """Six times the price is six times the advantage, however long such groups are the only ones of their kind."""
+
+    def size(lam: float) -> float:
+        config, scale = Config(), EnvScale()
+        config.effort.low.lam, config.effort.low.tau = lam, 100.0
+        reward = EffortReward(config.effort)
+        groups = [group([1, 1, 1, 1], [5, 10, 20, 40])] + ([other] if elsewhere else [])
+        for _ in range(20):
+            found = [assess(g, reward, 100.0, 99, config) for g in groups]
+            advantages, outcomes = [x.advantages for x in found], [x.outcome_advantages for x in found]
+            batch = build_batch(groups, advantages, scale, outcomes)
+        return max(abs(r.advantage) for r in batch.rows if r.id.startswith("g/"))
+
+    other = group([1, 0, 1, 0], [10, 10, 10, 10], Effort.MAX, name="other", environment="toy/b")
+    assert size(0.6) == pytest.approx(6 * size(0.1))
+    mean_less_shortest = (5**2 + 10**2 + 20**2 + 40**2) / 75 - 5  # weighted by length
+    assert size(0.1) == pytest.approx(0.1 * mean_less_shortest / 100 / (0.5 if elsewhere else 1))
 
 
 def test_groups_are_judged_by_their_statistics_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

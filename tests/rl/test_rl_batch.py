@@ -245,6 +245,18 @@ def test_what_cannot_be_trained_is_refused():
 def test_the_scale_divides_by_environment_and_is_told_valid_samples_only():
     scale = EnvScale()
     groups = [_group("a", [2, 2], env="a"), _group("b", [2, 2, 2], env="b", rewards=[1.0, 0.0, None])]
-    batch = build_batch(groups, [np.array([1.0, -1.0]), np.array([100.0, -100.0, 1e9])], scale=scale)
+    advantages = [np.array([1.0, -1.0]), np.array([100.0, -100.0, 1e9])]
+    batch = build_batch(groups, advantages, scale, outcomes=advantages)
     assert sorted(round(r.advantage, 6) for r in batch.rows) == [-1.0, -1.0, 1.0, 1.0]
     assert scale.scale("b") == pytest.approx(100.0)
+    with pytest.raises(ValueError, match="raw outcomes"):
+        build_batch(groups, advantages, scale)
+
+
+def test_the_scale_is_told_raw_outcomes_and_divides_shaped_ones():
+    scale = EnvScale()
+    groups = [_group("a", [2, 2], env="a"), _group("b", [2, 2], env="b")]
+    shaped, raw = [np.array([0.01, -0.01]), np.array([0.4, -0.6])], [np.zeros(2), np.array([0.5, -0.5])]
+    batch = build_batch(groups, shaped, scale, outcomes=raw)
+    assert [round(r.advantage, 6) for r in batch.rows] == [0.02, -0.02, 0.8, -1.2]
+    assert scale.state_dict()["square"].keys() == {"b"}, "a price alone is no size of an outcome"

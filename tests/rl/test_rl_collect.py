@@ -76,7 +76,8 @@ def simple_assess(group: Group) -> Assessed:
     retired = Retired.TOO_FEW_VALID if valid.sum() < 2 else Retired.ALL_SOLVED if raw[valid].min() == 1 else None
     if retired is None and raw[valid].max() == 0:
         retired = Retired.ALL_FAILED
-    return Assessed(group, raw, valid, raw * 0 + 2, raw, raw - raw.mean(), retired)
+    advantages = raw - raw.mean()
+    return Assessed(group, raw, valid, raw * 0 + 2, raw, advantages, advantages, retired)
 
 
 def make(tmp_path: Path, rollout: SimulatedRollout, staleness: int = 0, n: int = 8, **kw) -> tuple[Collector, Ledger]:

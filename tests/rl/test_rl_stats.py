@@ -114,10 +114,16 @@ def test_environments_of_different_reward_size_get_advantages_of_one_size():
         scale.update([("a", small), ("b", large)])
     sizes = [np.abs(small / scale.scale("a")).max(), np.abs(large / scale.scale("b")).max()]
     assert max(sizes) / min(sizes) < 2
-    assert scale.scale("never seen") == 1.0
+    assert EnvScale().scale("never seen") == 1.0
     other = EnvScale()
     other.load_state_dict(scale.state_dict())
-    assert other.scale("b") == scale.scale("b")
+    assert [other.scale(e) for e in ("a", "b", "c")] == [scale.scale(e) for e in ("a", "b", "c")]
+
+
+def test_an_environment_without_a_raw_signal_takes_the_mean_square_of_the_others():
+    scale = EnvScale()
+    scale.update([("a", np.array([1.0, -1.0])), ("b", np.array([7.0, -7.0])), ("c", np.zeros(4))])
+    assert scale.scale("c") == pytest.approx(5.0)
 
 
 def test_a_group_without_signal_does_not_move_the_scale():
