@@ -309,7 +309,7 @@ def workers(kills: int) -> dict[str, Any]:
 def in_flight(run_dir: Path, since: float) -> list[Path]:
     """Journals of unfinished sandbox episodes that were written after `since`, a wall time in seconds."""
     found = []
-    for path in (run_dir / "sandbox" / "episodes").glob("*.json"):
+    for path in (run_dir / "sandbox" / "episodes").glob("*/*.json"):
         with contextlib.suppress(FileNotFoundError):  # the episode has ended
             if path.stat().st_mtime > since:
                 found.append(path)

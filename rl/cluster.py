@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rl import runfiles
 from rl.config import Config
 from rl.keeper import Keeper
 
@@ -37,6 +38,7 @@ class Cluster:
         self.config, self.version, self.phase, self.tell = config, version, phase, tell
         self.engines: dict[str, Any] = {}
         self.store = Path(config.sandbox.store) if config.sandbox.store else run_dir / "sandbox"
+        self.run = runfiles.identity(run_dir)
 
     def __enter__(self) -> Self:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -77,7 +79,7 @@ class Cluster:
         self.engines = start_engines(self.config)
         self.learners.wait()
         self.phase("starting workers")
-        self.scheduler = Scheduler(self.config, self.engines, self.store, self.version, tell=self.tell)
+        self.scheduler = Scheduler(self.config, self.engines, self.store, self.version, self.run, tell=self.tell)
         started.callback(self.scheduler.close)
 
     def sync(self, version: int) -> dict[str, float]:

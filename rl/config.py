@@ -216,7 +216,7 @@ class SandboxConfig:
     """Hard lifetime of one sandbox."""
     memory_mb: int = 512
     store: str | None = None
-    """Folder of snapshots; inside the run folder by default."""
+    """Folder of snapshots; inside the run folder by default. Runs may share one: each keeps its own episodes in it."""
 
 
 @dataclass

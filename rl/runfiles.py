@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import uuid
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -106,6 +107,14 @@ def finite(value: Any) -> tuple[Any, int]:
     if value is None or isinstance(value, bool | int | float | str):
         return value, 0
     return str(value), 0
+
+
+def identity(run_dir: Path) -> str:
+    """What tells this run from every other, also of the same name and place: made once, kept over resumes."""
+    file = run_dir / "id"
+    if not file.exists():
+        write(file, f"{uuid.uuid4().hex}\n")
+    return file.read_text().strip()
 
 
 def lock(run_dir: Path) -> int:

@@ -1,6 +1,7 @@
 """The one writer of a run's folder; its files are the truth, wandb is a copy.
 
     config.yaml  changes.json   the resolved configuration, and what differs from the defaults
+    id                          tells the run from others that share a store of sandboxes with it
     attempts.jsonl              one row per start or resume: command, versions, commit, machine
     metrics.jsonl               one row per step
     events.jsonl                alerts, evaluations, checkpoints, resumes, failures

@@ -87,10 +87,11 @@ class _Held:
 class Scheduler:
     """Workers on one side, orders on the other.
 
-    engines: name -> actor handle. store: folder for sandbox snapshots and episode journals. version: the weight version
-    at which this driver starts; turns that a lost future left in the journal are dropped. spawn(name, index): makes a
-    worker actor (default: a `RolloutWorker` on this cluster). tell(event): hears of worker_lost, redispatched, retired
-    and stalled as they happen. Use from one thread; `close` kills the workers.
+    engines: name -> actor handle. store: folder for sandbox snapshots and episode journals. run: whose journals they
+    are, where runs share a store. version: the weight version at which this driver starts; turns that a lost future
+    left in the run's journal are dropped. spawn(name, index): makes a worker actor (default: a `RolloutWorker` on this
+    cluster). tell(event): hears of worker_lost, redispatched, retired and stalled as they happen. Use from one thread;
+    `close` kills the workers.
     """
 
     def __init__(
@@ -99,13 +100,14 @@ class Scheduler:
         engines: Mapping[str, Any],
         store: Path | str | None = None,
         version: int = 0,
+        run: str = "run",
         spawn: Callable[[str, int], Any] | None = None,
         tell: Callable[[dict[str, Any]], object] = lambda event: None,
     ) -> None:
         self.config, self.engines, self._tell = config, dict(engines), tell
-        self._store = None if store is None else str(store)
+        self._store, self._run = None if store is None else str(store), run
         if self._store is not None:
-            EpisodeJournal(self._store).prune(version)
+            EpisodeJournal(self._store, run).prune(version)
         self._spawn = spawn or self._default_spawn
         self._queue: deque[_Held] = deque()
         self._workers = [self._start(f"worker{i}", i) for i in range(config.rollout.workers)]
@@ -198,7 +200,7 @@ class Scheduler:
         # num_cpus 0: an actor that cannot be placed would wait for ever without a word. No restart: a lost worker is
         # replaced here, where its groups are known.
         options = cls.options(num_cpus=0, max_restarts=0, max_concurrency=10_000)
-        return options.remote(self.config, self.engines, name, index, self._store)
+        return options.remote(self.config, self.engines, name, index, self._store, self._run)
 
     def _start(self, name: str, index: int) -> _Worker:
         now = time.monotonic()

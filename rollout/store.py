@@ -30,14 +30,15 @@ def read_groups(path: Path) -> Iterator[Group]:
 
 
 class EpisodeJournal:
-    """The turns of episodes in flight, one small file each, with the snapshot of their sandbox.
+    """The turns of episodes in flight of one run, one small file each, with the snapshot of their sandbox.
 
+    Runs may share a store: they number their groups alike, so each has a folder of its own, named by `run`.
     An episode that is dispatched again after its worker died is taken up after its last whole turn: the same tokens,
     the same files, one turn's work lost at most.
     """
 
-    def __init__(self, store: str | Path) -> None:
-        self._folder = Path(store) / "episodes"
+    def __init__(self, store: str | Path, run: str) -> None:
+        self._folder = Path(store) / "episodes" / run
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, trajectory: Trajectory) -> None:

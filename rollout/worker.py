@@ -35,8 +35,9 @@ class RolloutWorker:
     """Runs groups of episodes against engines; one asyncio event loop, any number of groups at once.
 
     engines: name -> actor handle. store: folder of sandbox snapshots and episode journals; needed only by environments
-    with a sandbox. Everything an episode may meet ends in its trajectory (a masked grade and an error); what is raised
-    from `run_group` is a fault of the configuration or of this code.
+    with a sandbox. run: whose journals they are, where runs share a store. Everything an episode may meet ends in its
+    trajectory (a masked grade and an error); what is raised from `run_group` is a fault of the configuration or of this
+    code.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class RolloutWorker:
         name: str = "worker0",
         offset: int = 0,
         store: str | None = None,
+        run: str = "run",
     ) -> None:
-        self.config, self.name, self.store = config, name, store
+        self.config, self.name, self.store, self.run = config, name, store, run
         self._router = EngineRouter(engines, config.engine.request_timeout_s, offset)
         self._chat = load_chat(config)
         self._sandboxes: SandboxFactory | None = None
@@ -112,7 +114,7 @@ class RolloutWorker:
             if self.store is None:
                 raise ValueError(f"environment {env.id} needs a sandbox, and this worker has no folder for snapshots")
             self._sandboxes = make_sandboxes(self.config, self.store)
-            self._journal = EpisodeJournal(self.store)
+            self._journal = EpisodeJournal(self.store, self.run)
         return Stage(
             order,
             env,

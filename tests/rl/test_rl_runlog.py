@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from environments.task import Task
 from rewards.efforts import Effort
 from rewards.grade import Grade, GradeStatus
 from rl import intervals, report, runfiles
+from rl.cluster import Cluster
 from rl.config import Config
 from rl.errors import UserError
 from rl.progress import Progress
@@ -231,6 +233,22 @@ def test_one_writer_at_a_time_and_a_kill_frees_the_folder(tmp_path: Path) -> Non
     assert runfiles.status(folder) == Status.STOPPED
     with RunLog.reopen(folder) as log:
         log.step(1, {})
+
+
+def test_a_run_keeps_its_identity_and_one_in_its_place_has_another(tmp_path: Path) -> None:
+    c = config()
+    c.sandbox.store = str(tmp_path / "common")
+
+    def cluster() -> Cluster:
+        return Cluster(c, tmp_path / "r", 0, lambda text: None, lambda event: None)
+
+    RunLog(tmp_path / "r", c).__exit__(None, None, None)
+    first = cluster()
+    RunLog.reopen(tmp_path / "r").__exit__(None, None, None)
+    assert first.run == cluster().run != "" and first.store == cluster().store
+    shutil.rmtree(tmp_path / "r")
+    RunLog(tmp_path / "r", c).__exit__(None, None, None)
+    assert cluster().run != first.run
 
 
 def test_a_failure_is_in_the_log(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from environments.task import Limits
 from rewards.grade import GradeStatus
 from rl.config import Config
 from rollout.scheduler import Scheduler
+from rollout.store import EpisodeJournal
 from rollout.trajectory import Group, GroupOrder, StopReason
 from rollout.worker import RolloutWorker
 
@@ -30,9 +31,9 @@ def config() -> Config:
     return c
 
 
-def run(o: GroupOrder, engine: ScriptedEngine, store: Path) -> Group:
+def run(o: GroupOrder, engine: ScriptedEngine, store: Path, name: str = "run") -> Group:
     async def go() -> Group:
-        worker = RolloutWorker(config(), {"e": Handle(engine)}, "w0", store=str(store))
+        worker = RolloutWorker(config(), {"e": Handle(engine)}, "w0", store=str(store), run=name)
         try:
             return await worker.run_group(o)
         finally:
@@ -54,7 +55,7 @@ def test_files_persist_over_turns_and_the_verdict_sees_the_frozen_ones(tmp_path:
         assert snapshots[0] == snapshots[1] != snapshots[2] == snapshots[3]  # half of the turns changed nothing
         assert all((tmp_path / "snapshots" / f"{s}.tar").exists() for s in snapshots)
         assert all(n.snapshot is None for n in t.nodes if not n.sampling)
-    assert not list((tmp_path / "episodes").iterdir())
+    assert not list((tmp_path / "episodes").rglob("*.*"))
 
 
 def test_processes_of_the_agent_do_not_reach_the_verdict(tmp_path: Path) -> None:
@@ -97,6 +98,20 @@ def test_no_sandbox_means_a_masked_sample(tmp_path: Path, monkeypatch: pytest.Mo
     assert t.grade is not None and t.grade.status is GradeStatus.INFRA_ERROR
 
 
+def test_an_episode_of_another_run_in_the_same_store_is_not_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs number their groups alike, and with one seed they have the same tasks."""
+
+    def opened(name: str) -> int:
+        engine = ScriptedEngine(files_script)
+        run(order(Files, n=2, answer="0"), engine, tmp_path, name)
+        return sum(len(r.sampling) for r in engine.asked if "/open" in r.id)
+
+    monkeypatch.setattr(EpisodeJournal, "forget", lambda *_: None)  # as if the worker had died
+    assert (opened("one"), opened("other"), opened("one")) == (2, 2, 0)
+
+
 @pytest.fixture
 def engine(ray_cluster: None) -> Iterator[Any]:
     handle = ray.remote(ScriptedEngine).options(num_cpus=0, max_concurrency=100).remote(files_script)
@@ -108,7 +123,7 @@ def test_a_killed_workers_episode_goes_on_where_it_was(engine: Any, tmp_path: Pa
     c, die = config(), tmp_path / "die"
     die.touch()
     c.rollout.workers = 2
-    scheduler = Scheduler(c, {"e": engine}, store=tmp_path / "store")
+    scheduler = Scheduler(c, {"e": engine}, store=tmp_path / "store", run="mine")
     done: list[Group] = []
     try:
         # The second turn of one episode kills the worker: both episodes are lost with it.
@@ -124,6 +139,7 @@ def test_a_killed_workers_episode_goes_on_where_it_was(engine: Any, tmp_path: Pa
     for t in group.trajectories:
         assert t.grade is not None and t.grade.evidence["files"].startswith("started\n1\naside\nlog\nout\n")
         assert t.stop is StopReason.DONE and t.turns == 4
+    assert [p.name for p in (tmp_path / "store" / "episodes").iterdir()] == ["mine"]
     # Requests end in @worker.pid.attempt. The second dispatch began at most one episode from the start: the one that
     # killed its worker in its second turn had a whole turn behind it.
     asked = [(*id.split("@"), n) for id, n in ray.get(engine.requests.remote(), timeout=30)]

@@ -108,7 +108,7 @@ def test_groups_are_written_once_and_read_back(tmp_path: Path) -> None:
 
 
 def test_the_journal_keeps_the_same_episode_only_and_drops_the_future(tmp_path: Path) -> None:
-    journal, t = EpisodeJournal(tmp_path), trajectory()
+    journal, t = EpisodeJournal(tmp_path, "one"), trajectory()
     journal.save(t)
     kept = journal.load(Trajectory(t.id, t.task, t.effort))
     assert kept is not None
@@ -118,3 +118,11 @@ def test_the_journal_keeps_the_same_episode_only_and_drops_the_future(tmp_path: 
     assert journal.load(Trajectory("g0/1", t.task, t.effort)) is None
     assert journal.prune(version=4) == 0 and journal.load(t) is not None
     assert journal.prune(version=3) == 1 and journal.load(t) is None
+
+
+def test_runs_that_share_a_store_have_journals_of_their_own(tmp_path: Path) -> None:
+    one, other, t = EpisodeJournal(tmp_path, "one"), EpisodeJournal(tmp_path, "other"), trajectory()
+    one.save(t)
+    assert other.load(t) is None
+    other.forget(t.id)
+    assert other.prune(version=0) == 0 and one.load(t) is not None
