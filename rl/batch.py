@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -142,6 +143,14 @@ class MicroBatch:
             out.advantage[i, :n] = row.advantage
             out.temperature[i, :n] = row.temperature
         return out
+
+    def head(self, positions: int) -> MicroBatch:
+        """Its first rows, which compute at most so many positions (but one row that trains), at the same width."""
+        trains = self.mask.any(1)
+        n = max(int((self.lengths.cumsum() <= positions).sum()), int(trains.argmax()) + 1)
+        n = int(trains[:n].nonzero()[0].max(initial=0)) + 1  # no prompt without a row that continues it
+        first: dict[str, Any] = {name: part if part is None else part[:n] for name, part in vars(self).items()}
+        return replace(self, **first)
 
     @staticmethod
     def idle() -> MicroBatch:

@@ -199,7 +199,7 @@ class LearnerConfig:
     balance: bool = False
     """Update the router's selection bias by quantile balancing (off in RL while routes are replayed)."""
     max_step_kl: float = 0.1
-    """Mean KL to the behaviour policy above which an alert is written."""
+    """Mean KL per token that one step made (`learner/step_kl`) above which an alert is written."""
     timeout_s: float = 300.0
     """Deadline of one learner call."""
 

@@ -107,8 +107,8 @@ class Run:
         seen = self.collector.seen
         self.collector.advance(state.version)
         self.log.step(state.step - 1, metrics | clock.seconds(), seen)
-        if metrics["learner/kl"] > config.learner.max_step_kl:
-            self.log.alert(f"step {state.step - 1}: KL to the behaviour policy is {metrics['learner/kl']:.3g}")
+        if not (moved := metrics["learner/step_kl"]) <= config.learner.max_step_kl:  # also where it is no number
+            self.log.alert(f"step {state.step - 1} moved the policy by a KL of {moved:.3g} per token")
         if state.step % config.logging.checkpoint_every == 0 or state.step == config.steps:
             self.save()
 

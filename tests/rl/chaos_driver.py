@@ -31,7 +31,7 @@ class PlayedLearners:
         time.sleep(0.01)
         names = [f"{r.id}:{r.advantage:.9f}" for r in batch.rows]
         self.weights = hashlib.sha256(f"{self.weights}|{step}|{names}".encode()).hexdigest()
-        return {"learner/kl": 0.0}
+        return {"learner/step_kl": 0.0}
 
     def check(self) -> None: ...
 

@@ -208,6 +208,22 @@ def test_an_empty_batch_still_gives_every_rank_one_dummy():
         assert shard.tokens == 0 and [m.dummy for m in shard.micro_batches] == [True]
 
 
+def test_the_head_of_a_micro_batch_keeps_its_first_rows_and_its_width():
+    rows = build_batch([_group("g", [9, 5, 3])], [np.ones(3)]).rows
+    whole = MicroBatch.of(rows)
+    part = whole.head(int(whole.lengths[:2].sum()))
+    assert part.ids == whole.ids[:2] and part.routes is None
+    for name in ("input_ids", "lengths", "mask", "behaviour", "advantage", "temperature", "environment"):
+        assert np.array_equal(getattr(part, name), getattr(whole, name)[:2])
+    assert whole.head(1).ids == whole.ids[:1], "one row at least"
+    shared = MicroBatch.of(rows, share=True)
+    assert shared.ids[0] == "" and shared.head(1).ids == shared.ids[:2], "a prompt alone trains nothing"
+    groups = [_group("g", [9], env="a"), _group("h", [2, 2], env="b")]
+    two = MicroBatch.of(build_batch(groups, [np.ones(1), np.ones(2)]).rows, share=True)
+    assert two.parents.tolist() == [-1, -1, 1, 1] and two.head(16).ids == two.ids[:1], "nor does one at the end"
+    assert MicroBatch.idle().head(100).dummy
+
+
 def test_segments_are_rows_of_their_own_and_share_the_advantage():
     t = _trajectory("t", 3, 4)
     t.segments.append(len(t.nodes))

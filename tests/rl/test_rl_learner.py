@@ -274,12 +274,26 @@ def states(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
             row = (tokens[i].astype(np.int32), mask, behaviour, np.full(25, hot, np.float32), route[i])
             sampled.append(Row(f"s{i}", *row, advantage=1.0, environment=0))
         batch = TrainBatch(sampled, ("a",))
-        parts: list[Any] = [None, None]
-        all_gather_object(parts, spread.score(batch.shards(2, 64)[rank]))
-        scored = parts[0] | parts[1]
+
+        def scores(shards: list[Any]) -> dict[str, np.ndarray]:
+            parts: list[Any] = [None, None]
+            all_gather_object(parts, spread.score(shards[rank]))
+            return parts[0] | parts[1]
+
+        scored = scores(batch.shards(2, 64))
         assert len(scored) == 6
         out[f"on_policy_{hot}"] = float(np.mean([np.abs(scored[r.id] - r.behaviour)[mask].mean() for r in sampled]))
         metrics = spread.train_step(batch.shards(2, 64)[rank], 0)
+        spread.load_weights(weights)
+        whole, rate = batch.shards(2, 10**6), spread.config.learner.lr
+        out[f"step_kl_{hot}"] = spread.train_step(whole[rank], 0)["step_kl"]
+        after = scores(whole)
+        moved = np.concatenate([(after[r.id] - scored[r.id])[mask] for r in sampled]).astype(np.float64)
+        out[f"step_kl_oracle_{hot}"] = float((np.exp(moved) - 1 - moved).mean())
+        spread.load_weights(weights)
+        spread.config.learner.lr = 0.0
+        out[f"step_kl_unmoved_{hot}"] = spread.train_step(whole[rank], 0)["step_kl"]
+        spread.config.learner.lr = rate
         spread.load_weights(weights)
         out[f"on_policy_metrics_{hot}"] = {k: metrics[k] for k in ("logp_diff_mean", "kl", "ratio_max", "clip_high")}
     return out
@@ -474,6 +488,15 @@ def test_the_learner_scores_what_the_engine_sampled(kept, temperature):
         assert rank[f"on_policy_{temperature}"] < 1e-5
         metrics = rank[f"on_policy_metrics_{temperature}"]
         assert metrics["logp_diff_mean"] < 1e-5 and metrics["kl"] < 1e-6 and metrics["clip_high"] == 0.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_kl_of_a_step_is_what_the_step_moved_also_on_policy(kept, temperature):
+    for rank in kept:
+        moved, want = rank[f"step_kl_{temperature}"], rank[f"step_kl_oracle_{temperature}"]
+        assert want > 1e-4, "before the step nothing differs from the behaviour policy: that shows no step"
+        assert moved == pytest.approx(want, rel=1e-3)
+        assert rank[f"step_kl_unmoved_{temperature}"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_hugging_face_policy_learns_through_the_same_learner(alone):

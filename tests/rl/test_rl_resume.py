@@ -1,6 +1,7 @@
 """A run killed at random and resumed equals the straight one: groups, seeds, ids, weights; nothing lost or doubled."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 import chaos_driver
 import pytest
 
-from rl import loop
+from rl import loop, runfiles
 from rl.ledger import GroupState, Ledger
 
 DRIVER = Path(__file__).with_name("chaos_driver.py")
@@ -108,6 +109,17 @@ def test_an_evaluation_that_was_killed_is_made_up_for(tmp_path: Path, monkeypatc
     chaos_driver.main(tmp_path, STEPS, 0)
     labels = {path.stem for path in (tmp_path / "evaluations").iterdir()}
     assert labels == {"before", "after", *(f"step_{step}" for step in range(4, STEPS, 4))}
+
+
+def test_a_step_that_moved_the_policy_too_far_is_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "Cluster", loop.Cluster)
+    far = lambda self, batch, step: {"learner/kl": 0.0, "learner/step_kl": {3: 0.5, 4: math.nan}.get(step, 0.01)}
+    monkeypatch.setattr(chaos_driver.PlayedLearners, "train", far)
+    chaos_driver.main(tmp_path, 6, 0)
+    alerts = [e["message"] for e in runfiles.read(tmp_path / "events.jsonl") if e["event"] == "alert"]
+    assert alerts == [
+        f"step {step} moved the policy by a KL of {kl} per token" for step, kl in ((3, "0.5"), (4, "nan"))
+    ]
 
 
 @pytest.mark.parametrize("staleness", [2])
