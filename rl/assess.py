@@ -51,6 +51,8 @@ class Assessed:
     outcome_advantages: np.ndarray
     """Of the raw outcomes, by the same estimator: what `EnvScale` measures an environment by."""
     retired: Retired | None
+    step: int
+    """The step at which it was shaped: it stays so, however long it waits and over a resume."""
 
     @property
     def solve_rate(self) -> float | None:
@@ -75,7 +77,7 @@ def assess(group: Group, reward: EffortReward, base_length: float, step: int, co
         retired = Retired.TOO_FEW_VALID
     elif config.algorithm.dynamic_sampling and outcome.zero_variance and priced.spread < _PRICE_SIGNAL:
         retired = Retired.ALL_SOLVED if outcome.mean >= 1.0 else Retired.ALL_FAILED
-    return Assessed(group, raw, valid, lengths, shaped, estimate(priced), estimate(outcome), retired)
+    return Assessed(group, raw, valid, lengths, shaped, estimate(priced), estimate(outcome), retired, step)
 
 
 def step_metrics(groups: list[Assessed]) -> dict[str, Any]:

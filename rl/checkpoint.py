@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 """Raised when the layout changes; a checkpoint of another format is refused with both numbers."""
 
 

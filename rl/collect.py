@@ -52,7 +52,8 @@ class StarvedError(UserError):
 
 
 class Collector:
-    """Holds what is pending. `assess` turns a finished group into numbers and says whether it has a signal; `heal` is
+    """Holds what is pending. `assess(group, step)` turns a group that finished in a step into numbers and says whether
+    it has a signal; `heal` is
     called when nothing has finished for a while: a restarted engine may be waiting for its weights. `check` is called
     every few seconds of waiting, and raises what must end the run.
     """
@@ -63,7 +64,7 @@ class Collector:
         mixture: Mixture,
         ledger: Ledger,
         rollout: Rollout,
-        assess: Callable[[Group], Assessed],
+        assess: Callable[[Group, int], Assessed],
         version: int = 0,
         heal: Callable[[], object] = lambda: None,
         check: Callable[[], object] = lambda: None,
@@ -76,7 +77,6 @@ class Collector:
         self._allowance = self._rounds + self._ahead
         """Groups that may still be drawn in this step."""
         self.buffer = RolloutBuffer(a.groups_per_step, a.max_staleness, config.rollout.min_group, version)
-        self.redo = [GroupOrder.from_json(e.order) for e in ledger.having(GroupState.PLANNED)]
         self.waiting: dict[str, Assessed] = {}
         self.seen: list[Assessed] = []
         """Everything assessed for this step, with and without a signal: what the metrics and the mixture look at."""
@@ -162,34 +162,45 @@ class Collector:
         return out | {f"groups/retired/{reason}": float(n) for reason, n in self.retired.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The waiting groups; those in flight are the ledger's."""
-        return {"buffer": self.buffer.state_dict()}
+        """Between two steps: the waiting groups, the steps that shaped them, and how many may be drawn next; orders in
+        flight are the ledger's."""
+        shaped = {id: x.step for id, x in self.waiting.items()}
+        return {"buffer": self.buffer.state_dict(), "shaped": shaped, "allowance": self._allowance}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore; raises LedgerError unless the waiting groups are exactly those that the ledger calls finished."""
+        """Restore, and dispatch again what was in flight: as drawn before, not in this step.
+
+        Raises LedgerError unless the waiting groups are exactly those that the ledger calls finished, and those in
+        flight those that it has planned.
+        """
         self.buffer.load_state_dict(state["buffer"])
+        started: dict[str, int] = state["buffer"]["started"]
         held = {g.order.id: g for g in (Group.from_json(row) for row in state["buffer"]["waiting"])}
-        booked = {e.id for e in self.ledger.having(GroupState.FINISHED)}
-        if set(held) != booked:
-            raise LedgerError(f"checkpoint and ledger disagree on finished groups: {sorted(set(held) ^ booked)[:5]}")
-        self.waiting = {id: self.assess(g) for id, g in held.items()}
+        flying = {e.id: GroupOrder.from_json(e.order) for e in self.ledger.having(GroupState.PLANNED)}
+        finished = {e.id for e in self.ledger.having(GroupState.FINISHED)}
+        for what, ours, booked in (("finished", set(held), finished), ("open", set(started), set(flying))):
+            if ours != booked:
+                raise LedgerError(f"checkpoint and ledger disagree on {what} groups: {sorted(ours ^ booked)[:5]}")
+        self.waiting = {id: self.assess(g, state["shaped"][id]) for id, g in held.items()}
+        self._allowance = state["allowance"]
+        self._start([(order, started[id]) for id, order in flying.items()])
 
     def _fill(self) -> None:
         a = self.config.algorithm
         room = min(self.buffer.capacity(), self._allowance - self.drawn)
-        orders = []
-        for _ in range(max(0, room)):
-            if self.redo:
-                order = self.redo.pop(0)
-            else:
-                order = self.mixture.order(a.group_size)
-                self.ledger.plan(order.id, order.to_json())
-            self.ledger.dispatch(order.id)
-            self.buffer.start(order)
-            orders.append(order)
+        orders = [self.mixture.order(a.group_size) for _ in range(max(0, room))]
+        for order in orders:
+            self.ledger.plan(order.id, order.to_json())
         self.drawn += len(orders)
+        self._start([(order, self.buffer.version) for order in orders])
+
+    def _start(self, orders: list[tuple[GroupOrder, int]]) -> None:
+        """Orders, and the versions from which they count as generated."""
+        for order, version in orders:
+            self.ledger.dispatch(order.id)
+            self.buffer.start(order, version)
         if orders:
-            self.rollout.submit(orders)
+            self.rollout.submit([order for order, _ in orders])
 
     def _news(self) -> tuple[list[Group], list[tuple[GroupOrder, str]]]:
         if time.monotonic() - self._checked > _CHECK_S:
@@ -200,7 +211,7 @@ class Collector:
     def _settle(self, group: Group) -> None:
         id = group.order.id
         self.ledger.finish(id)
-        x = self.assess(group)
+        x = self.assess(group, self.buffer.version)
         self.seen.append(x)
         if x.retired:
             self._give_up(id, str(x.retired))

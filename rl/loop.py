@@ -112,11 +112,11 @@ class Run:
         if state.step % config.logging.checkpoint_every == 0 or state.step == config.steps:
             self.save()
 
-    def judge(self, group: Group) -> Assessed:
-        """A finished group's numbers under this step's effort reward."""
+    def judge(self, group: Group, step: int) -> Assessed:
+        """A group's numbers under the effort reward of the step in which it finished."""
         task = group.order.task
         base = self.state.lengths.get(task.environment, task.level)
-        return assess(group, self.state.effort, base, self.state.step, self.config)
+        return assess(group, self.state.effort, base, step, self.config)
 
     def evaluate(self, label: str, pairs: list, greedy: bool) -> list[dict[str, Any]]:
         """Held-out rows at the present weights; they are logged under the label."""

@@ -53,11 +53,15 @@ class RolloutBuffer:
         accepted = self._consumed + len(self._waiting) + len(self._started)
         return max(0, (self.max_staleness + self.version + 1) * self.groups_per_step - accepted)
 
-    def start(self, order: GroupOrder) -> None:
-        """A group of this order is being generated from the present version on. Raises ValueError if it already is."""
+    def start(self, order: GroupOrder, version: int | None = None) -> None:
+        """A group of this order is being generated from the present version on. Raises ValueError if it already is.
+
+        version: where the group was in flight when the run was killed, the one from which it was generated then: it is
+        waited for in the step that would have waited for it.
+        """
         if order.id in self._started or any(g.order.id == order.id for g in self._waiting):
             raise ValueError(f"group {order.id} was already started")
-        self._started[order.id] = self.version
+        self._started[order.id] = self.version if version is None else version
 
     def give_up(self, group_id: str) -> None:
         """The group will not arrive (retired by the scheduler): its slot is free again."""
@@ -118,12 +122,14 @@ class RolloutBuffer:
         self._consumed = max(self._consumed, version * self.groups_per_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: waiting groups and counters. Groups in flight are the ledger's: started again."""
+        """What a checkpoint keeps: waiting groups and counters, and since when groups are in flight; their orders are
+        the ledger's, and they are started again."""
         return {
             "version": self.version,
             "groups_per_step": self.groups_per_step,
             "counts": dict(self.counts),
             "waiting": [g.to_json() for g in self._waiting],
+            "started": dict(self._started),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -51,14 +51,16 @@ class PlayedScheduler:
         self.queue: list[GroupOrder] = []
         self.version = 0
         self.rng = random.Random()
+        self.orderly = False
 
     def submit(self, orders: list[GroupOrder]) -> None:
         self.queue += orders
 
     def completed(self, timeout: float) -> list[Group]:
         time.sleep(0.004)
-        self.rng.shuffle(self.queue)
-        done, self.queue = self.queue[:5], self.queue[5:]
+        if not self.orderly:
+            self.rng.shuffle(self.queue)
+        self.queue, done = self.queue[:-4], self.queue[-4:]
         return [Group(o, [self.play(o, i) for i in range(len(o.seeds))]) for o in done]
 
     def play(self, order: GroupOrder, i: int) -> Trajectory:
@@ -97,9 +99,10 @@ class PlayedCluster:
         return {}
 
 
-def main(run_dir: Path, steps: int, staleness: int) -> int:
-    """Start or resume; the final weights are written beside the run."""
+def main(run_dir: Path, steps: int, staleness: int, orderly: bool = False) -> int:
+    """Start or resume; the final weights are written beside the run. `orderly` groups finish newest first."""
     house = PlayedCluster()
+    house.scheduler.orderly = orderly
     loop.Cluster = lambda *_: house  # type: ignore[assignment,misc]
     config = Config(steps=steps)
     config.envs.names = ["primer/copy", "primer/reverse", "primer/count"]

@@ -70,14 +70,14 @@ class SimulatedRollout:
         return out
 
 
-def simple_assess(group: Group) -> Assessed:
+def simple_assess(group: Group, step: int) -> Assessed:
     valid = np.array([t.grade.valid for t in group.trajectories])
     raw = np.array([t.grade.reward or 0.0 for t in group.trajectories])
     retired = Retired.TOO_FEW_VALID if valid.sum() < 2 else Retired.ALL_SOLVED if raw[valid].min() == 1 else None
     if retired is None and raw[valid].max() == 0:
         retired = Retired.ALL_FAILED
     advantages = raw - raw.mean()
-    return Assessed(group, raw, valid, raw * 0 + 2, raw, advantages, advantages, retired)
+    return Assessed(group, raw, valid, raw * 0 + 2, raw, advantages, advantages, retired, step)
 
 
 def make(tmp_path: Path, rollout: SimulatedRollout, staleness: int = 0, n: int = 8, **kw) -> tuple[Collector, Ledger]:

@@ -122,6 +122,42 @@ def test_a_step_that_moved_the_policy_too_far_is_an_alert(tmp_path: Path, monkey
     ]
 
 
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_a_resumed_asynchronous_run_draws_and_shapes_what_the_straight_one_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staleness: int
+) -> None:
+    """Where groups finish in a fixed order, the step at which a run is killed shows nowhere in its books or weights.
+
+    The price ramps in over steps 2 to 7: a group that waited there is priced as when it finished.
+    """
+    monkeypatch.setattr(loop, "Cluster", loop.Cluster)
+    whole, saved = chaos_driver.PlayedLearners.train, loop.checkpoint.save
+    pending: list[tuple[int, int]] = []
+
+    def save(root: Path, step: int, write: Any, state: dict, keep: int) -> Path:
+        buffer = state["collector"]["buffer"]
+        pending.append((len(buffer["waiting"]), len(buffer["started"])))
+        return saved(root, step, write, state, keep)
+
+    monkeypatch.setattr(loop.checkpoint, "save", save)
+    chaos_driver.main(tmp_path / "straight", STEPS, staleness, orderly=True)
+    assert all(map(any, zip(*pending, strict=True))), "at every checkpoint nothing waits, or nothing is in flight"
+    for step in (4, 7, 16, 22):
+        run = tmp_path / f"killed{step}"
+
+        def killed(learners: Any, batch: Any, at: int, step: int = step) -> dict[str, float]:
+            if at == step:
+                raise KeyboardInterrupt
+            return whole(learners, batch, at)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(chaos_driver.PlayedLearners, "train", killed)
+            chaos_driver.main(run, STEPS, staleness, orderly=True)
+        chaos_driver.main(run, STEPS, staleness, orderly=True)
+        assert books(run) == books(tmp_path / "straight")
+        assert (run / "weights.json").read_text() == (tmp_path / "straight" / "weights.json").read_text()
+
+
 @pytest.mark.parametrize("staleness", [2])
 def test_an_asynchronous_run_loses_and_doubles_nothing(tmp_path: Path, staleness: int) -> None:
     straight(tmp_path / "straight", staleness)
