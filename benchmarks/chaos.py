@@ -49,6 +49,7 @@ SETTINGS = (
     "envs.levels=[2,3]",
     "algorithm.groups_per_step=6",
     "algorithm.max_sampling_rounds=2",
+    "evaluation.calibration_tasks=18",
     "evaluation.tasks=18",
     "evaluation.during_tasks=9",
     "evaluation.every=2",

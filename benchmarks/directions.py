@@ -32,7 +32,6 @@ from rl.algorithms.loss.streams import Streams
 from rl.batch import TrainBatch, build_batch
 from rl.learner.engine import freeze
 from rl.learner.scoring import Scorer, score
-from rl.mixture import held_out
 from rl.muon import orthogonalise
 from rl.stats import GroupStats
 
@@ -53,13 +52,18 @@ class Bench:
         named = [(n, p) for n, p in solo.policy.named_parameters() if p.requires_grad]
         self.names, self.parameters = [n for n, _ in named], [p for _, p in named]
         self.scorer = Scorer(solo.policy)
-        solo.examine(held_out(solo.config, solo.environments, 1206), "before")
+        solo.calibrate()
         followed, true = [], []
         for chunk in range(chunks):
             orders = [solo.state.mixture.order(solo.config.algorithm.group_size) for _ in range(groups)]
             seen = [solo.assess(g, PRICED) for g in solo.play(orders, 1.0, 1000 * (seed + 1) + chunk)]
             kept = [x for x in seen if not x.retired]
-            batch = build_batch([x.group for x in kept], [x.advantages for x in kept], solo.state.scale)
+            batch = build_batch(
+                [x.group for x in kept],
+                [x.advantages for x in kept],
+                solo.state.scale,
+                [x.outcome_advantages for x in kept],
+            )
             followed.append(self.gradient(batch))
             weights = [1 / self._weight(x.group.order) for x in seen]
             centred = []

@@ -63,6 +63,7 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
     scorer = Scorer(policy)
 
     begin = time.monotonic()
+    solo.calibrate()
     evaluations = [solo.examine(pairs, "before")]
     curve = []
     a = config.algorithm

@@ -84,16 +84,21 @@ class Solo:
         t.stop, t.grade = StopReason.DONE, grade
         return t
 
+    def calibrate(self) -> None:
+        """Base lengths and the mixture's first solve rates, as the run gets them."""
+        config = self.config
+        pairs = self.state.mixture.calibration(config.evaluation.calibration_tasks)
+        orders = evaluate.orders(pairs, "calibration", config.seed, False)
+        self.state.calibrate(evaluate.rows(self.play(orders, 1.0, 7), []))
+
     def examine(self, pairs: Sequence[tuple[Task, Effort]], label: str) -> dict[str, Any]:
-        """Held-out tasks, sampled and greedy; the first time ("before") also what the run calibrates from."""
+        """Held-out tasks, sampled and greedy."""
         out: dict[str, Any] = {"label": label, "step": self.state.step}
         for purpose, temperature in (("sampled", 1.0), ("greedy", 0.0)):
             orders = [
                 o for o in evaluate.orders(list(pairs), label, self.config.seed, True) if o.temperature == temperature
             ]
             rows = evaluate.rows(self.play(orders, temperature, 7), [])
-            if label == "before" and purpose == "sampled":
-                self.state.calibrate(rows)
             out[purpose] = evaluate.summary(rows, purpose)
         return out
 

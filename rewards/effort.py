@@ -133,6 +133,10 @@ class BaseLengths:
     takes the percentile over all levels of its environment; an environment with too few takes the 0.9 percentile of all
     its lengths; one without any observation has b0 = infinity: no price and no budget. Measured once, then frozen, so
     that the price of a token does not follow the policy.
+
+    All efforts are pooled: b0 is the task's own yardstick, and efforts differ by what they multiply it with, lam and
+    tau, alone. With a yardstick each, whatever habit an effort starts with would set its price and budget: `max`,
+    thinking longer already, would be allowed more once again, and `low` be asked to shrink from wherever it is.
     """
 
     percentile: float = 0.8

@@ -39,7 +39,8 @@ _BOUNDS: dict[tuple[str, int], str] = {
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
     "rollout.episodes_per_worker algorithm.groups_per_step algorithm.max_sampling_rounds "
     "learner.ranks learner.expert_parallel learner.micro_tokens learner.threads sandbox.max_live sandbox.memory_mb "
-    "evaluation.tasks evaluation.during_tasks logging.checkpoint_every logging.keep_checkpoints",
+    "evaluation.tasks evaluation.during_tasks evaluation.calibration_tasks "
+    "logging.checkpoint_every logging.keep_checkpoints",
     (">=", 2): "algorithm.group_size rollout.min_group",
     ("<=", 1): "learner.beta1 learner.beta2 learner.final_lr",
     ("<=", 2): "learner.zero_stage",
@@ -298,9 +299,10 @@ def check_environments(config: Config) -> list[Check]:
     if easiest:
         text = f"{', '.join(easiest[:3])} ({len(easiest)} in all) have none of envs.levels: their easiest is used"
         checks.append(Check(Verdict.WARN, "levels", text))
-    if config.evaluation.tasks < len(specs):
-        text = f"evaluation.tasks={config.evaluation.tasks} leaves some of {len(specs)} environments without any"
-        checks.append(Check(Verdict.WARN, "evaluation", text))
+    for key in ("tasks", "calibration_tasks"):
+        if (tasks := getattr(config.evaluation, key)) < len(specs):
+            text = f"evaluation.{key}={tasks} leaves some of {len(specs)} environments without any"
+            checks.append(Check(Verdict.WARN, "evaluation", text))
     return checks
 
 

@@ -221,7 +221,7 @@ class SandboxConfig:
 
 @dataclass
 class EvaluationConfig:
-    """Held-out tasks, the same before and after."""
+    """Held-out tasks, the same before and after; and the tasks that a run is calibrated on."""
 
     tasks: int = 1206
     """Tasks before and after, spread evenly over environments and efforts; each sampled at temperature 1 and greedy."""
@@ -230,6 +230,9 @@ class EvaluationConfig:
     every: int = 40
     """Steps between evaluations; 0: only before and after."""
     greedy: bool = True
+    calibration_tasks: int = 804
+    """Tasks of the train split, apart from those that are drawn, sampled once before training: base lengths b0 and the
+    first solve rates come from them. Spread evenly over environments, levels and efforts."""
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""Held-out tasks, the same before, during and after: what each environment and effort can do, and at what length."""
+"""Held-out tasks, the same before, during and after: what each environment and effort can do, and at what length.
+
+The calibration before training is the same on tasks of the train split.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def row(order: GroupOrder, trajectory: Trajectory | None) -> dict[str, Any]:
         "environment": order.task.environment,
         "effort": str(order.effort),
         "level": order.task.level,
-        "split": "test",
+        "split": order.task.id.rsplit("/", 4)[1],
         "task_id": order.task.id,
         "purpose": "greedy" if order.temperature == 0 else "sampled",
         "reward": grade.reward if grade else None,

@@ -70,7 +70,9 @@ class Run:
             if self.saved:
                 self.collector.load_state_dict(self.saved["collector"])
             else:
-                state.calibrate(self.evaluate("before", self.pairs, config.evaluation.greedy))
+                pairs = state.mixture.calibration(config.evaluation.calibration_tasks)
+                state.calibrate(self.evaluate("calibration", pairs, greedy=False))
+                state.before = self.evaluate("before", self.pairs, config.evaluation.greedy)
                 self.save()
             starved: StarvedError | None = None
             while state.step < config.steps and starved is None:
@@ -119,7 +121,7 @@ class Run:
         return assess(group, self.state.effort, base, step, self.config)
 
     def evaluate(self, label: str, pairs: list, greedy: bool) -> list[dict[str, Any]]:
-        """Held-out rows at the present weights; they are logged under the label."""
+        """Rows of these tasks at the present weights; they are logged under the label."""
         self.log.phase(f"evaluating ({label})")
         orders = evaluate.orders(pairs, label, self.config.seed, greedy)
         done, lost = self.collector.evaluate(orders)

@@ -78,13 +78,26 @@ class Mixture:
         seeds = tuple(sample_seed(self.config.seed, task.id, effort, i) for i in range(group_size))
         return GroupOrder(id, task, effort, seeds, temperature=self.config.algorithm.temperature)
 
+    def calibration(self, n: int) -> list[tuple[Task, Effort]]:
+        """n (task, effort) pairs to measure the policy on before training, spread evenly over environments, and within
+        each over its cells. Always the same ones; of the train split, with indices below 0, which are never drawn."""
+        own: dict[str, list[tuple[int, Effort]]] = {}
+        for env_id, level, effort in self.cells:
+            own.setdefault(env_id, []).append((level, effort))
+        names, pairs = list(own), []
+        for i in range(n):
+            k, at = divmod(i, len(names))
+            level, effort = own[names[at]][k % len(own[names[at]])]
+            pairs.append((self.environments[names[at]].task("train", -1 - k, level, self.config.seed), effort))
+        return pairs
+
     def observe(self, task: Task, effort: Effort, solved: float) -> None:
         """Tell the mixture a finished group's solve rate over its valid samples, in [0, 1]."""
         cell = self.cells[task.environment, task.level, effort]
         cell.solve = _DECAY * cell.solve + (1 - _DECAY) * solved
 
     def seed_solve_rates(self, rates: dict[tuple[str, int, Effort], float]) -> None:
-        """Start cells from an evaluation, so that the first steps already prefer what can be learned."""
+        """Start cells from a calibration, so that the first steps already prefer what can be learned."""
         for key, rate in rates.items():
             if key in self.cells:
                 self.cells[key].solve = rate

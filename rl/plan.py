@@ -177,7 +177,8 @@ def _evaluation(config: Config) -> str:
     e = config.evaluation
     error = 100 * math.sqrt(0.25 / e.tasks)
     during = f", {e.during_tasks} every {e.every} steps" if e.every else ""
-    return f"{e.tasks} held-out tasks before and after (standard error up to {error:.1f} points){during}"
+    held_out = f"{e.tasks} held-out tasks before and after (standard error up to {error:.1f} points){during}"
+    return f"{held_out}; calibrated on {e.calibration_tasks} tasks of the train split"
 
 
 def _fits(

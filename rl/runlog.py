@@ -6,7 +6,7 @@
     metrics.jsonl               one row per step
     events.jsonl                alerts, evaluations, checkpoints, resumes, failures
     rollouts/step_N.jsonl       every trajectory of step N
-    evaluations/LABEL.jsonl     every held-out episode
+    evaluations/LABEL.jsonl     every held-out episode, and those of the calibration
     controls.json               what was left out of training, and why
     summary.json                the change from before to after, written when the run is finished
 
@@ -137,16 +137,20 @@ class RunLog:
         self.progress.phase(text)
 
     def evaluation(self, step: int, label: str, evaluated: list[report.Row]) -> None:
-        """All rows of one evaluation (rl/report.py::Row) under a label such as `before`; its summary is an event."""
+        """All rows of one evaluation (rl/report.py::Row) under a label such as `before`; its summary is an event.
+
+        The calibration is an event of its own kind: its tasks are no held-out ones.
+        """
         rows = ({"attempt": self.attempt, "step": step, **row} for row in evaluated)
         self._append(f"evaluations/{label}.jsonl", *rows)
+        calibration = label == "calibration"
         values = {
-            f"eval/{purpose}/{key}": value
+            f"{'calibration' if calibration else 'eval'}/{purpose}/{key}": value
             for purpose in ("sampled", "greedy")
             if any(row["purpose"] == purpose for row in evaluated)
             for key, value in evaluate.summary(evaluated, purpose).items()
         }
-        self.event("evaluation", step=step, label=label, **values)
+        self.event("calibration" if calibration else "evaluation", step=step, label=label, **values)
         self._copy(step, values)
 
     def audit(self, left_out: Any) -> None:

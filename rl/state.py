@@ -33,10 +33,14 @@ class RunState:
         return self.step
 
     def calibrate(self, rows: list[dict[str, Any]]) -> None:
-        """From the evaluation before training: base lengths of right answers, and where the mixture starts."""
-        self.before = rows
+        """From a pass over `Mixture.calibration`: base lengths of right answers, and where the mixture starts.
+
+        Raises ValueError for rows of held-out tasks: those measure the run and steer nothing.
+        """
+        if any(r["split"] != "train" for r in rows):
+            raise ValueError("a run is calibrated on tasks of the train split, never on held-out ones")
         for r in rows:
-            if r["purpose"] == "sampled" and r["reward"] is not None:
+            if r["reward"] is not None:
                 self.lengths.observe(r["environment"], r["level"], r["tokens"], r["reward"] >= 1.0)
         self.lengths.freeze()
         self.mixture.seed_solve_rates(solve_rates(rows))

@@ -58,9 +58,11 @@ class PlayedScheduler:
 
     def completed(self, timeout: float) -> list[Group]:
         time.sleep(0.004)
-        if not self.orderly:
+        if self.orderly:
+            self.queue.sort(key=lambda order: random.Random(order.id).random())
+        else:
             self.rng.shuffle(self.queue)
-        self.queue, done = self.queue[:-4], self.queue[-4:]
+        self.queue, done = self.queue[:-3], self.queue[-3:]
         return [Group(o, [self.play(o, i) for i in range(len(o.seeds))]) for o in done]
 
     def play(self, order: GroupOrder, i: int) -> Trajectory:
@@ -100,7 +102,7 @@ class PlayedCluster:
 
 
 def main(run_dir: Path, steps: int, staleness: int, orderly: bool = False) -> int:
-    """Start or resume; the final weights are written beside the run. `orderly` groups finish newest first."""
+    """Start or resume; the final weights are written beside the run. `orderly` groups finish in a fixed order."""
     house = PlayedCluster()
     house.scheduler.orderly = orderly
     loop.Cluster = lambda *_: house  # type: ignore[assignment,misc]
@@ -109,6 +111,7 @@ def main(run_dir: Path, steps: int, staleness: int, orderly: bool = False) -> in
     config.algorithm.groups_per_step, config.algorithm.group_size = 6, 4
     config.algorithm.max_staleness = staleness
     config.evaluation.tasks, config.evaluation.during_tasks, config.evaluation.every = 18, 9, 4
+    config.evaluation.calibration_tasks = 18
     config.logging.wandb.mode, config.logging.checkpoint_every, config.logging.progress = "disabled", 3, False
     code = loop.resume(run_dir) if (run_dir / "config.yaml").exists() else loop.train(config, run_dir)
     (run_dir / "weights.json").write_text(json.dumps(house.learners.weights))

@@ -17,6 +17,7 @@ SMALL = (
     *SETTINGS,
     "steps=2",
     "evaluation.every=0",
+    "evaluation.calibration_tasks=6",
     "evaluation.tasks=6",
     "evaluation.greedy=false",
     "engine.replicas=1",

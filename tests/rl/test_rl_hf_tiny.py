@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.vllm
 def test_three_steps_update_the_engine_in_place_and_stay_on_policy(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rl.cli", "train", "+experiment=hf_tiny", f"run.root={tmp_path}"]
-    small = ["evaluation.tasks=12", "evaluation.during_tasks=12", "logging.wandb.mode=disabled"]
+    small = [f"evaluation.{key}=12" for key in ("tasks", "during_tasks", "calibration_tasks")]
+    small.append("logging.wandb.mode=disabled")
     done = subprocess.run([*command, *small], cwd=ROOT, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 

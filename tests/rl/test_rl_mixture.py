@@ -93,3 +93,17 @@ def test_held_out_pairs_are_fixed_even_and_never_trained() -> None:
     m = Mixture(config, toys())
     trained = {prompt_key(m.order(2).task.prompt) for _ in range(3000)}
     assert trained.isdisjoint(prompt_key(t.prompt) for t, _ in pairs)
+
+
+def test_calibration_tasks_are_spread_over_all_cells_and_never_drawn() -> None:
+    m, same = Mixture(Config(), toys()), Mixture(Config(), toys())
+    pairs = m.calibration(54)
+    assert [(t.id, e) for t, e in pairs] == [(t.id, e) for t, e in same.calibration(54)]
+    assert Counter((t.environment, t.level, e) for t, e in pairs) == dict.fromkeys(m.cells, 3)
+    assert Counter(t.environment for t, _ in m.calibration(7)) == {"toy/a": 3, "toy/b": 2, "toy/c": 2}
+    assert {t.id.split("/")[2] for t, _ in pairs} == {"train"} and len({t.id for t, _ in pairs}) == 54
+    assert m.state_dict() == Mixture(Config(), toys()).state_dict(), "looking draws nothing"
+    drawn = {m.order(2).task.id for _ in range(500)}
+    assert drawn.isdisjoint(t.id for t, _ in pairs)
+    prompts = {prompt_key(t.prompt) for t, _ in pairs}
+    assert prompts.isdisjoint(prompt_key(t.prompt) for t, _ in held_out(Config(), toys(), 300))

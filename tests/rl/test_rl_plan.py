@@ -81,6 +81,7 @@ def test_experts_are_divided_only_by_what_divides_ranks_and_experts() -> None:
         (["envs.names=[primer/no_such]"], "environments"),
         (["envs.weights={primer/no_such: 2}"], "environments"),
         (["evaluation.tasks=10", "evaluation.during_tasks=11"], "evaluation"),
+        (["evaluation.calibration_tasks=0"], "evaluation.calibration_tasks"),
         (["model=k31_pro", "policy.init=scratch"], "memory"),
         (["model=k31_pro"], "start"),
         (["policy.init=/no/such/folder"], "start"),

@@ -15,6 +15,7 @@ from typing import Any
 import chaos_driver
 import pytest
 
+from rewards.grade import Grade
 from rl import loop, runfiles
 from rl.ledger import GroupState, Ledger
 
@@ -108,7 +109,32 @@ def test_an_evaluation_that_was_killed_is_made_up_for(tmp_path: Path, monkeypatc
         chaos_driver.main(tmp_path, STEPS, 0)
     chaos_driver.main(tmp_path, STEPS, 0)
     labels = {path.stem for path in (tmp_path / "evaluations").iterdir()}
-    assert labels == {"before", "after", *(f"step_{step}" for step in range(4, STEPS, 4))}
+    assert labels == {"calibration", "before", "after", *(f"step_{step}" for step in range(4, STEPS, 4))}
+
+
+def test_held_out_tasks_steer_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose held-out answers are all long and wrong draws and trains what any other does."""
+    monkeypatch.setattr(loop, "Cluster", loop.Cluster)
+    play = chaos_driver.PlayedScheduler.play
+
+    def poor(self: Any, order: Any, i: int) -> Any:
+        t = play(self, order, i)
+        if "/test/" in order.task.id:
+            t.nodes *= 20
+            t.grade = Grade.outcome(False)
+        return t
+
+    chaos_driver.main(tmp_path / "any", 8, 0)
+    monkeypatch.setattr(chaos_driver.PlayedScheduler, "play", poor)
+    chaos_driver.main(tmp_path / "poor", 8, 0)
+    assert books(tmp_path / "any") == books(tmp_path / "poor")
+    assert (tmp_path / "any" / "weights.json").read_text() == (tmp_path / "poor" / "weights.json").read_text()
+    for label, split in (("calibration", "train"), ("before", "test"), ("after", "test")):
+        rows = runfiles.evaluation(tmp_path / "poor", label)
+        assert {r["split"] for r in rows} == {split} and len(rows) == (18 if split == "train" else 36)
+    assert max(r["tokens"] for r in runfiles.evaluation(tmp_path / "poor", "before")) > 50
+    kinds = [e["event"] for e in runfiles.read(tmp_path / "poor" / "events.jsonl") if "label" in e]
+    assert kinds == ["calibration", "evaluation", "evaluation", "evaluation"]
 
 
 def test_a_step_that_moved_the_policy_too_far_is_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +168,7 @@ def test_a_resumed_asynchronous_run_draws_and_shapes_what_the_straight_one_did(
     monkeypatch.setattr(loop.checkpoint, "save", save)
     chaos_driver.main(tmp_path / "straight", STEPS, staleness, orderly=True)
     assert all(map(any, zip(*pending, strict=True))), "at every checkpoint nothing waits, or nothing is in flight"
-    for step in (4, 7, 16, 22):
+    for step in (4, 7, 19, 22):
         run = tmp_path / f"killed{step}"
 
         def killed(learners: Any, batch: Any, at: int, step: int = step) -> dict[str, float]:
