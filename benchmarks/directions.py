@@ -80,8 +80,8 @@ class Bench:
 
     def _weight(self, order: Any) -> float:
         mixture = self.solo.state.mixture
-        solve = mixture.cells[order.task.environment, order.task.level, order.effort].solve
-        return 4 * solve * (1 - solve) + self.solo.config.envs.floor
+        cell = mixture.cells[order.task.environment, order.task.level, order.effort]
+        return cell.contrast**self.solo.config.envs.focus + self.solo.config.envs.floor
 
     def gradient(self, batch: TrainBatch, mean: bool = True) -> Gradient:
         """Of the configured loss, per token or summed."""

@@ -72,7 +72,7 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
         seen = [solo.assess(g, state.step) for g in solo.play(drawn, 1.0, seed * 100003 + state.step)]
         for x in seen:
             if x.solve_rate is not None:
-                state.mixture.observe(x.group.order.task, x.group.order.effort, x.solve_rate)
+                state.mixture.observe(x.group.order.task, x.group.order.effort, x.solve_rate, int(x.valid.sum()))
         kept = [x for x in seen if not x.retired]
         outcomes = [x.outcome_advantages for x in kept]
         batch = build_batch([x.group for x in kept], [x.advantages for x in kept], state.scale, outcomes)

@@ -31,7 +31,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Keys whose value is one of a few words."""
 
 _BOUNDS: dict[tuple[str, int], str] = {
-    (">=", 0): "seed envs.floor effort.warmup_steps effort.ramp_steps algorithm.max_staleness algorithm.kl_tau "
+    (
+        ">=",
+        0,
+    ): "seed envs.floor envs.focus effort.warmup_steps effort.ramp_steps algorithm.max_staleness algorithm.kl_tau "
     "learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage learner.beta1 learner.beta2 "
     "evaluation.every "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "

@@ -112,7 +112,7 @@ class Collector:
         self.seen.sort(key=lambda x: x.group.order.id)
         for x in self.seen:
             if x.solve_rate is not None:
-                self.mixture.observe(x.group.order.task, x.group.order.effort, x.solve_rate)
+                self.mixture.observe(x.group.order.task, x.group.order.effort, x.solve_rate, int(x.valid.sum()))
         chosen = sorted(self.buffer.take(), key=lambda g: g.order.id)
         if not chosen:
             raise StarvedError(

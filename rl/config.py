@@ -98,7 +98,10 @@ class EnvsConfig:
     weights: dict[str, float] = field(default_factory=lambda: {"workshop/*": 0.25})
     """Relative weight by id or glob (the last match counts), else 1. A sandbox episode costs about ten others."""
     adaptive: bool = True
-    """Prefer tasks whose solve rate s is near one half: weight 4 s(1-s) + floor, per environment, level and effort."""
+    """Prefer what has something to teach, per environment, level and effort: weight contrast ** focus + floor, where
+    contrast is 4 s(1-s) of a task's solve rate s, on average over recent tasks."""
+    focus: float = 1.5
+    """How sharply: 0 draws all alike."""
     floor: float = 0.05
     """Weight that keeps solved and unsolved environments in the mixture."""
 

@@ -15,15 +15,18 @@ from rl.config import Config
 from rollout.trajectory import GroupOrder
 
 _DECAY = 0.8
-"""Memory of a cell's solve rate per group: about the last five groups, since the policy moves."""
+"""Memory of a cell per group: about the last five groups, since the policy moves."""
 
 
 @dataclass
 class Cell:
-    """One (environment, level, effort): how often it was drawn and its recent solve rate (0.5 until seen)."""
+    """One (environment, level, effort): how often it was drawn, and what its recent groups were like."""
 
     draws: int = 0
     solve: float = 0.5
+    contrast: float = 1.0
+    """4 s(1-s) of ONE task's solve rate s, on average: what a group can teach. A cell of tasks that are always solved
+    and tasks that never are has none, whatever its mean."""
 
 
 def sample_seed(base: int, task: str, effort: str, sample: int) -> int:
@@ -33,10 +36,11 @@ def sample_seed(base: int, task: str, effort: str, sample: int) -> int:
 
 
 class Mixture:
-    """Draws groups; cells near one half solve rate are preferred, none is starved (weight 4 s(1-s) + floor).
+    """Draws groups; cells whose samples of one task differ are preferred, none is starved.
 
-    The n-th draw depends on (seed, n) and on the cells' solve rates alone, so a restored mixture continues as if it had
-    never stopped. Raises ValueError if no environment has an enabled effort and a configured level.
+    The weight is contrast ** focus + floor. The n-th draw depends on (seed, n) and on the cells alone, so a restored
+    mixture continues as if it had never stopped. Raises ValueError if no environment has an enabled effort and a
+    configured level.
     """
 
     def __init__(self, config: Config, environments: list[Environment]) -> None:
@@ -63,9 +67,9 @@ class Mixture:
         """The next group: one task, one effort, `group_size` seeds."""
         rng = random.Random(f"{self.config.seed}|mixture|{self.drawn}")
         keys = list(self.cells)
-        adaptive, floor = self.config.envs.adaptive, self.config.envs.floor
+        envs = self.config.envs
         weights = [
-            self.base_weight[k] * (4 * c.solve * (1 - c.solve) + floor if adaptive else 1.0)
+            self.base_weight[k] * (max(0.0, c.contrast) ** envs.focus + envs.floor if envs.adaptive else 1.0)
             for k, c in self.cells.items()
         ]
         env_id, level, effort = rng.choices(keys, weights)[0]
@@ -91,16 +95,20 @@ class Mixture:
             pairs.append((self.environments[names[at]].task("train", -1 - k, level, self.config.seed), effort))
         return pairs
 
-    def observe(self, task: Task, effort: Effort, solved: float) -> None:
-        """Tell the mixture a finished group's solve rate over its valid samples, in [0, 1]."""
+    def observe(self, task: Task, effort: Effort, solved: float, samples: int) -> None:
+        """Tell the mixture a finished group's solve rate, in [0, 1], over its valid samples."""
         cell = self.cells[task.environment, task.level, effort]
         cell.solve = _DECAY * cell.solve + (1 - _DECAY) * solved
+        if samples > 1:  # the share of unequal pairs, twice: unbiased for any number of samples
+            unequal = 4 * solved * (1 - solved) * samples / (samples - 1)
+            cell.contrast = _DECAY * cell.contrast + (1 - _DECAY) * unequal
 
     def seed_solve_rates(self, rates: dict[tuple[str, int, Effort], float]) -> None:
         """Start cells from a calibration, so that the first steps already prefer what can be learned."""
         for key, rate in rates.items():
             if key in self.cells:
                 self.cells[key].solve = rate
+                self.cells[key].contrast = 4 * rate * (1 - rate)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state."""
@@ -108,19 +116,19 @@ class Mixture:
             "seed": self.config.seed,
             "drawn": self.drawn,
             "indices": [[*k, v] for k, v in self.indices.items()],
-            "cells": [[e, lv, str(ef), c.draws, c.solve] for (e, lv, ef), c in self.cells.items()],
+            "cells": [[e, lv, str(ef), c.draws, c.solve, c.contrast] for (e, lv, ef), c in self.cells.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore; raises ValueError if seed or cells differ from this configuration."""
-        theirs = {(e, lv, Effort(ef)) for e, lv, ef, _, _ in state["cells"]}
+        theirs = {(e, lv, Effort(ef)) for e, lv, ef, *_ in state["cells"]}
         if state["seed"] != self.config.seed or theirs != set(self.cells):
             odd = sorted(str(k) for k in theirs ^ set(self.cells))[:3]
             raise ValueError(f"the checkpoint's mixture does not fit this configuration (seed or cells differ: {odd})")
         self.drawn = state["drawn"]
         self.indices = {(e, lv): n for e, lv, n in state["indices"]}
-        for e, lv, ef, draws, solve in state["cells"]:
-            self.cells[e, lv, Effort(ef)] = Cell(draws, solve)
+        for e, lv, ef, *values in state["cells"]:
+            self.cells[e, lv, Effort(ef)] = Cell(*values)
 
 
 def held_out(config: Config, environments: list[Environment], n: int) -> list[tuple[Task, Effort]]:

@@ -9,7 +9,7 @@ from environments.base import Draft, Environment
 from environments.task import prompt_key
 from rewards.efforts import Effort
 from rl.config import Config
-from rl.mixture import Mixture, held_out, sample_seed
+from rl.mixture import Cell, Mixture, held_out, sample_seed
 
 
 class Toy(Environment):
@@ -33,7 +33,7 @@ def test_restored_mixture_continues_the_straight_one() -> None:
         for i in range(n):
             o = m.order(4)
             out.append(str(o.to_json()))
-            m.observe(o.task, o.effort, (i % 5) / 4)
+            m.observe(o.task, o.effort, (i % 5) / 4, 4)
         return out
 
     straight = run(Mixture(Config(), toys()), 60)
@@ -59,6 +59,42 @@ def test_cells_near_one_half_are_preferred_and_none_is_starved() -> None:
     counts = Counter(m.order(2).task.environment for _ in range(2000))
     assert counts["toy/a"] > 0.8 * 2000
     assert counts["toy/b"] > 20 and counts["toy/c"] > 20
+
+
+def test_a_cell_of_solved_and_unsolved_tasks_has_nothing_to_teach_however_its_mean() -> None:
+    m = Mixture(Config(), toys())
+    for i in range(60):
+        for env in toys():
+            task = env.task("train", i, 1, 0)
+            solved = {"toy/a": float(i % 2), "toy/b": 0.5, "toy/c": 0.25}[env.id]
+            m.observe(task, Effort.LOW, solved, 8)
+    a, b, c = (m.cells[f"toy/{x}", 1, Effort.LOW] for x in "abc")
+    assert a.solve == pytest.approx(0.5, abs=0.1) and a.contrast == pytest.approx(0, abs=1e-4)
+    assert b.contrast == pytest.approx(8 / 7) and c.contrast == pytest.approx(0.75 * 8 / 7)
+
+
+def test_contrast_is_unbiased_for_any_number_of_samples() -> None:
+    rng, task = random.Random(3), Toy("toy/a").task("train", 0, 1, 0)
+    for n in (2, 3, 8):
+        outcomes = [[rng.random() < 0.3 for _ in range(n)] for _ in range(20000)]
+        values = []
+        for o in outcomes:
+            m = Mixture.__new__(Mixture)
+            m.cells = {("toy/a", 1, Effort.LOW): Cell(contrast=0.0)}
+            m.observe(task, Effort.LOW, sum(o) / n, n)
+            values.append(m.cells["toy/a", 1, Effort.LOW].contrast / 0.2)
+        assert sum(values) / len(values) == pytest.approx(4 * 0.3 * 0.7, abs=0.03)
+
+
+def test_focus_is_how_sharply_and_0_draws_all_alike() -> None:
+    counts = {}
+    for focus in (0.0, 1.0, 3.0):
+        config = Config()
+        config.envs.focus = focus
+        m = Mixture(config, toys())
+        m.seed_solve_rates({k: (0.5 if k[0] == "toy/a" else 0.1) for k in m.cells})
+        counts[focus] = Counter(m.order(2).task.environment for _ in range(1000))["toy/a"] / 1000
+    assert counts[0.0] == pytest.approx(1 / 3, abs=0.05) and counts[0.0] < counts[1.0] < counts[3.0]
 
 
 def test_shares_weights_and_disabled_efforts() -> None:
