@@ -146,7 +146,7 @@ class MicroBatch:
 
     def head(self, positions: int) -> MicroBatch:
         """Its first rows, which compute at most so many positions (but one row that trains), at the same width."""
-        trains: np.ndarray = self.mask.any(1)
+        trains = self.mask.sum(1) > 0
         n = max(int((self.lengths.cumsum() <= positions).sum()), int(trains.argmax()) + 1)
         n = int(trains[:n].nonzero()[0].max(initial=0)) + 1  # no prompt without a row that continues it
         first: dict[str, Any] = {name: part if part is None else part[:n] for name, part in vars(self).items()}
