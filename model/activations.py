@@ -21,7 +21,7 @@ class SituMLP(Derived):
         self._gate_up = Joined(self.gate_proj, self.up_proj)
 
     def refresh(self) -> None:
-        """Join the gate and up projections for decoding."""
+        """Join the gate and up projections for calls without gradients."""
         self._gate_up.refresh()
 
     def forward(self, x: Tensor) -> Tensor:

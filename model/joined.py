@@ -1,4 +1,4 @@
-"""Several projections of one input as one matrix product; joined once per weight change to decode, live in training."""
+"""Several projections of one input as one matrix product; joined once per weight change, live where gradients are."""
 
 from __future__ import annotations
 
