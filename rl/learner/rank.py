@@ -29,7 +29,7 @@ from rl.learner.zero_state import masters_from_parameters
 
 _STEP_KL_POSITIONS = 1024
 """Token positions that each rank computes again after a step, to see how far it moved the policy: some five hundred
-trained tokens, for 1 to 3 % of the CPU time of the default run's step."""
+trained tokens, for 2 to 3 % of the CPU time of the default run's step."""
 
 
 class LearnerRank:

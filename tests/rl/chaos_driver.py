@@ -62,7 +62,7 @@ class PlayedScheduler:
             self.queue.sort(key=lambda order: random.Random(order.id).random())
         else:
             self.rng.shuffle(self.queue)
-        self.queue, done = self.queue[:-3], self.queue[-3:]
+        done = [self.queue.pop() for _ in range(min(3 if self.orderly else 5, len(self.queue)))]
         return [Group(o, [self.play(o, i) for i in range(len(o.seeds))]) for o in done]
 
     def play(self, order: GroupOrder, i: int) -> Trajectory:
