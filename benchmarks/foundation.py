@@ -156,6 +156,7 @@ def runs(names: list[str], control: str) -> list[dict[str, Any]]:
             fits = rates[1] >= rates[0] - slack[0] and rates[2] >= rates[1] - slack[1]
             text = f"max >= high >= low within {slack[1]:.1f} and {slack[0]:.1f}"
             out.append(line(f"{name}: accuracy low, high, max", rates, text, "%", fits, command))
+        out += [made_of(name), *gap(name)]
     folder = ROOT / "runs" / control
     if (folder / "summary.json").exists():
         before, after = (runfiles.evaluation(folder, label) for label in ("before", "after"))
@@ -168,6 +169,37 @@ def runs(names: list[str], control: str) -> list[dict[str, Any]]:
             holds = ratios[1] <= ratios[0]
             out.append(line(f"{control} (effort=none): max / low tokens", shown, text, "ratio", holds, command))
     return out
+
+
+def made_of(name: str) -> dict[str, Any]:
+    """What the log of a run says that it is made of."""
+    events = runfiles.read(ROOT / "runs" / name / "events.jsonl")
+    said = next(e for e in events if e["event"] == "processes")
+    experts = [r["experts"] for r in said["learners"]]
+    quantised = (said["quant"]["expert_weights"], said["quant"]["expert_activations"])
+    holds = len(experts) == 2 and experts[0] != experts[1] and said["workers"] >= 2
+    holds = holds and len(said["environments"]) >= 32 and said["efforts"] == ["low", "high", "max"]
+    holds = holds and bool(said["sandboxed"]) and quantised == ("mxfp4", "mxfp8")
+    text = "2 learner ranks with different experts, >= 2 workers, >= 32 environments, 3 efforts, sandboxes, QAT"
+    return line(f"{name}: what the log shows", said["message"], text, "text", holds, f"runs/{name}/events.jsonl")
+
+
+def gap(name: str) -> list[dict[str, Any]]:
+    """|log-prob difference| of engine and learner on the tokens of on-policy steps, by step and environment."""
+    steps = runfiles.metrics(ROOT / "runs" / name)
+    means = [v for s in steps for k, v in s.items() if k.startswith("learner/logp_diff_mean/")]
+    every = statistics.fmean(s["learner/logp_diff_mean"] for s in steps)
+    within = 100 * sum(v <= 1e-5 for v in means) / len(means)
+    largest = max(s["learner/logp_diff_max"] for s in steps)
+    where = f"runs/{name}/metrics.jsonl"
+    text = "|log-prob difference| of engine and learner"
+    return [
+        line(f"{name}: {text}, mean over tokens, x 1e-6", 1e6 * every, "<= 10", "1e-6 nats", every <= 1e-5, where),
+        line(
+            f"{name}: {text}, means of an environment in a step within 1e-5", within, "100", "%", within == 100, where
+        ),
+        line(f"{name}: {text}, largest", largest, "<= 1e-5", "nats", largest <= 1e-5, where),
+    ]
 
 
 def curves(names: list[str]) -> None:

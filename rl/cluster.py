@@ -77,7 +77,7 @@ class Cluster:
         self.learners = LearnerGroup(self.config)
         started.callback(self.learners.shutdown)
         self.engines = start_engines(self.config)
-        self.learners.wait()
+        self.ranks = self.learners.wait()
         self.phase("starting workers")
         self.scheduler = Scheduler(self.config, self.engines, self.store, self.version, self.run, tell=self.tell)
         started.callback(self.scheduler.close)

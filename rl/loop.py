@@ -16,6 +16,7 @@ from rl.clock import Clock
 from rl.cluster import Cluster
 from rl.collect import Collector, StarvedError
 from rl.config import Config
+from rl.describe import describe
 from rl.ledger import Ledger
 from rl.mixture import held_out
 from rl.runlog import RunLog
@@ -47,7 +48,7 @@ class Run:
         self.config, self.run_dir, self.log, self.folder = config, run_dir, log, folder
         specs, left_out = select(config.envs.names, config.envs.exclude, config.controls.exclude_tags)
         log.audit([{"id": id, "reason": reason} for id, reason in left_out])
-        environments = [resolve(s.id) for s in specs]
+        self.environments = environments = [resolve(s.id) for s in specs]
         self.pairs = held_out(config, environments, config.evaluation.tasks)
         self.state = RunState(config, environments)
         self.ledger = Ledger(run_dir / "ledger.jsonl")
@@ -61,6 +62,7 @@ class Run:
         config, state, log = self.config, self.state, self.log
         with Cluster(config, self.run_dir, state.version, log.phase, log.event) as self.house:
             rollout, learners = self.house.scheduler, self.house.learners
+            log.event("processes", **describe(config, self.house.ranks, self.environments))
             if self.folder:
                 learners.load(self.folder)
             log.metrics(state.step, self.house.sync(state.version))

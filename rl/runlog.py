@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rl.assess import Assessed
 
 _OWN_KEYS = ("attempt", "step", "time", "nonfinite")
-_PRINTED = ("alert", "wandb_failed", "checkpoint_skipped")
+_PRINTED = ("alert", "wandb_failed", "checkpoint_skipped", "processes")
 """Kinds of events that the one who watches sees at once."""
 
 

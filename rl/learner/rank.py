@@ -49,7 +49,9 @@ class LearnerRank:
         return self.meeting.listen(host)
 
     def setup(self, address: tuple[str, int]) -> dict[str, Any]:
-        """Join, build policy and engine, load the start of `policy.init`. Returns what this rank is and can."""
+        """Join, build policy and engine, load the start of `policy.init`. Returns what this rank is and can; `experts`
+        is the range of experts that it holds of each layer, None where there are none.
+        """
         c = self.config
         torch.set_num_threads(c.learner.threads)
         torch.manual_seed(c.seed * 1000 + self.rank)
@@ -83,7 +85,12 @@ class LearnerRank:
             self.tensor_scale = TensorScale({p: names[p] for p in self.trained}, c.learner.beta2)
         trained = sum(p.numel() for p in self.trained)
         out = {"rank": self.rank, "pid": os.getpid(), "device": str(self.device), "parameters": trained}
-        return out | {"shares_prefixes": self.policy.shares_prefixes}
+        experts = None
+        if self.moe_shape is not None:
+            own = self.moe_shape[1] // c.learner.expert_parallel
+            first = self.rank % c.learner.expert_parallel * own
+            experts = [first, first + own]
+        return out | {"shares_prefixes": self.policy.shares_prefixes, "experts": experts}
 
     def close(self) -> None:
         """Leave the process groups."""

@@ -87,6 +87,7 @@ class PlayedCluster:
 
     def __init__(self, *_: Any) -> None:
         self.learners, self.scheduler = PlayedLearners(), PlayedScheduler()
+        self.ranks: list[dict[str, Any]] = []
 
     def __enter__(self) -> PlayedCluster:
         return self

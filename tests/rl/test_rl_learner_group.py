@@ -38,6 +38,7 @@ def test_a_step_changes_the_weights_and_they_are_exported_with_a_manifest(group,
 
     assert [r["rank"] for r in started] == [0, 1]
     assert all(r["shares_prefixes"] for r in started) and group._share
+    assert [r["experts"] for r in started] == [[0, 4], [4, 8]]
     family = dataclasses.replace(cases.batch(), rows=cases.siblings())
     assert {k: len(v) for k, v in group.score(family).items()} == {r.id: len(r) for r in family.rows}
     names = {n: tuple(t.shape) for n, t in cases.policy(cases.config()).named_weights()}
