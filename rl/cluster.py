@@ -43,12 +43,11 @@ class Cluster:
     def __enter__(self) -> Self:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         with ExitStack() as started:
-            started.enter_context(Keeper())
-            self._start(started)
+            self._start(started, started.enter_context(Keeper()))
             self._processes = started.pop_all()
         return self
 
-    def _start(self, started: ExitStack) -> None:
+    def _start(self, started: ExitStack, keeper: Keeper) -> None:
         import ray
 
         from rl.learner.group import LearnerGroup
@@ -71,6 +70,7 @@ class Cluster:
             )
         except SystemExit as e:
             raise KeyboardInterrupt from e  # Ray's own answer to SIGTERM
+        keeper.unmark()  # all that follows is started by Ray's servers
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_terminate)  # Ray put its own in its place
         self.phase("starting learners and engines")

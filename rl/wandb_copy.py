@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl.config import WandbConfig
+from rl.keeper import unmarked
 
 _CLOSE_S = 30.0
 """How long closing a run waits for wandb to write what it has; then the copy is given up, with an event."""
@@ -62,7 +63,8 @@ class WandbCopy:
             import wandb
 
             quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True)
-            run = wandb.init(**self._settings, settings=quiet)
+            with unmarked():  # its service writes the end of the run when the run's processes are gone
+                run = wandb.init(**self._settings, settings=quiet)
             run.define_metric("*", step_metric="step")
             while (row := self._rows.get()) is not None:
                 run.log(row)

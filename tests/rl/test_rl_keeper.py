@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from rl.keeper import MARK, Keeper, marked
+from rl.keeper import MARK, Keeper, marked, unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEPER = "import time; time.sleep(600)"
@@ -50,6 +51,27 @@ def test_an_orphan_does_not_outlive_the_run(end: str) -> None:
     while marked(mark):
         assert time.monotonic() < patience, "an orphan was left"
         time.sleep(0.05)
+
+
+def test_what_another_thread_starts_unmarked_outlives_the_keeper() -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        with unmarked():
+            started.append(subprocess.Popen([sys.executable, "-c", SLEEPER]))
+
+    thread = threading.Thread(target=start)
+    with Keeper() as keeper:
+        thread.start()
+        thread.join(0.2)
+        assert not started, "it waits while this thread marks"
+        mark = os.environ[MARK]
+        keeper.unmark()
+        thread.join()
+        assert MARK not in os.environ and not marked(mark)
+    assert started[0].poll() is None
+    started[0].kill()
+    started[0].wait()
 
 
 def test_the_mark_is_this_runs_alone_and_stays_readable() -> None:
