@@ -75,7 +75,9 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
                 state.mixture.observe(x.group.order.task, x.group.order.effort, x.solve_rate, int(x.valid.sum()))
         kept = [x for x in seen if not x.retired]
         outcomes = [x.outcome_advantages for x in kept]
-        batch = build_batch([x.group for x in kept], [x.advantages for x in kept], state.scale, outcomes)
+        batch = build_batch(
+            [x.group for x in kept], [x.advantages for x in kept], state.scale, outcomes, False, state.effort_scale
+        )
         shard = batch.shards(1, args.micro_tokens)[0]
         if not shard.tokens:
             raise RuntimeError(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rl.algorithms.advantage.reinforce_pp import whiten
+from rl.algorithms.effort_scale import EffortScale
 from rl.algorithms.env_scale import EnvScale
 from rollout.trajectory import Group, StopReason, Trajectory
 
@@ -305,18 +306,20 @@ def build_batch(
     scale: EnvScale | None = None,
     outcomes: Sequence[np.ndarray] | None = None,
     whitened: bool = False,
+    effort_scale: EffortScale | None = None,
 ) -> TrainBatch:
     """Flatten groups into rows; what trains nothing is left out and counted.
 
     advantages: one float [G] per group, 0 where the sample was invalid. `scale` divides them per environment by the
-    size of `outcomes`, the advantages of the raw outcomes, which it takes in first; `whitened` (reinforce_pp)
-    normalises over the batch instead. A group whose advantages are all 0 is left out with its tokens, so that it does
-    not dilute the denominator. Raises ValueError for advantages or outcomes that do not fit their group or are not
-    finite, a scale without outcomes, and for a sampled first token or a temperature that is not positive.
+    size of `outcomes`, the advantages of the raw outcomes, which it takes in first; `effort_scale` gives back per
+    effort what prices take from their size; `whitened` (reinforce_pp) normalises over the batch instead. A group whose
+    advantages are all 0 is left out with its tokens, so that it does not dilute the denominator. Raises ValueError for
+    advantages or outcomes that do not fit their group or are not finite, a scale without outcomes, and for a sampled
+    first token or a temperature that is not positive.
     """
     if whitened and scale is not None:
         raise ValueError("advantages are normalised once: over the batch (whitened) or per environment (scale)")
-    if scale is not None and outcomes is None:
+    if (scale is not None or effort_scale is not None) and outcomes is None:
         raise ValueError("a scale needs the advantages of the raw outcomes: shaped ones would cancel the price")
     valid = [np.array([trainable(t) for t in g.trajectories], dtype=bool) for g in groups]
     values = _checked(groups, advantages, valid)
@@ -324,8 +327,13 @@ def build_batch(
     silent = [not a.any() for a in values]
     if whitened:
         values = whiten(values, valid)
+    raw = [] if outcomes is None else _checked(groups, outcomes, valid)
+    if effort_scale is not None:
+        efforts = [str(g.order.effort) for g in groups]
+        effort_scale.update(zip(efforts, raw, values, strict=True))
+        values = [a * effort_scale.factor(e) for e, a in zip(efforts, values, strict=True)]
     if scale is not None:
-        scale.update(zip(names, _checked(groups, outcomes or [], valid), strict=True))
+        scale.update(zip(names, raw, strict=True))
         values = [a / scale.scale(n) for n, a in zip(names, values, strict=True)]
     environments = tuple(sorted(set(names)))
     counts = {"groups": len(groups), "groups_without_signal": sum(silent), "samples": 0}

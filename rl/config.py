@@ -169,6 +169,8 @@ class AlgorithmConfig:
     """Groups drawn for one step at most, in multiples of groups_per_step; more than 1 replaces retired ones."""
     env_advantage_scale: bool = True
     """Divide advantages by the running RMS that those of raw outcomes have in the environment: no domain dominates."""
+    effort_advantage_scale: bool = True
+    """Multiply advantages per effort by what its prices took from their size, so that no effort is drowned."""
 
 
 @dataclass

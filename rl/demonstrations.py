@@ -40,9 +40,9 @@ STYLE_MIX: dict[str, tuple[float, float, float]] = {
 
 SETTLED_MIX: dict[str, tuple[float, float, float]] = {
     "low": (0.75, 0.20, 0.05),
-    "medium": (0.50, 0.40, 0.10),
-    "high": (0.40, 0.45, 0.15),
-    "max": (0.30, 0.25, 0.45),
+    "medium": (0.65, 0.25, 0.10),
+    "high": (0.60, 0.30, 0.10),
+    "max": (0.55, 0.15, 0.30),
 }
 """Share of each style by effort at the end, with which RL starts: efforts differ, but loosely. Worked answers
 are right more often, and RL has to find out for which effort they pay."""

@@ -100,7 +100,8 @@ class Run:
         clock.lap("rollout")
         whitened = config.algorithm.advantage == "reinforce_pp"
         outcomes = [x.outcome_advantages for x in groups]
-        batch = build_batch([x.group for x in groups], [x.advantages for x in groups], state.scale, outcomes, whitened)
+        advantages = [x.advantages for x in groups]
+        batch = build_batch([x.group for x in groups], advantages, state.scale, outcomes, whitened, state.effort_scale)
         metrics = self.house.learners.train(batch, state.step)
         clock.lap("learn")
         self.ledger.train([x.group.order.id for x in groups], state.step)

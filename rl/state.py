@@ -6,7 +6,7 @@ from typing import Any
 
 from environments.base import Environment
 from rewards.effort import BaseLengths, EffortReward
-from rl.algorithms.env_scale import EnvScale
+from rl.algorithms import EffortScale, EnvScale
 from rl.config import Config
 from rl.evaluate import solve_rates
 from rl.mixture import Mixture
@@ -25,6 +25,7 @@ class RunState:
         self.effort = EffortReward(config.effort)
         self.lengths = BaseLengths()
         self.scale = EnvScale() if config.algorithm.env_advantage_scale else None
+        self.effort_scale = EffortScale() if config.algorithm.effort_advantage_scale else None
         self.before: list[dict[str, Any]] = []
 
     @property
@@ -52,6 +53,7 @@ class RunState:
             "mixture": self.mixture.state_dict(),
             "lengths": self.lengths.state_dict(),
             "scale": self.scale.state_dict() if self.scale else None,
+            "effort_scale": self.effort_scale.state_dict() if self.effort_scale else None,
             "before": self.before,
         }
 
@@ -62,4 +64,6 @@ class RunState:
         self.lengths.load_state_dict(state["lengths"])
         if self.scale:
             self.scale.load_state_dict(state["scale"])
+        if self.effort_scale:
+            self.effort_scale.load_state_dict(state["effort_scale"])
         self.before = state["before"]

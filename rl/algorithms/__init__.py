@@ -3,7 +3,8 @@
 In: `rl.stats.GroupStats` of one group -> `ADVANTAGES[name](stats)` -> advantages [G].
 In: per-token `Streams` -> `LOSSES[name](streams, config)` -> summed loss and which tokens were cut.
 In: behaviour and proximal log-probs -> `CORRECTIONS[name](off_policy, config)` -> a weight for each token.
-`EnvScale` keeps every environment's advantages at one size. `check` refuses settings that contradict each other.
+`EnvScale` keeps every environment's advantages at one size, `EffortScale` every effort's. `check` refuses settings that
+contradict each other.
 The learner knows none of these names: it multiplies streams.
 """
 
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from rl.algorithms.advantage import ADVANTAGES
 from rl.algorithms.correction import CORRECTIONS
+from rl.algorithms.effort_scale import EffortScale
 from rl.algorithms.env_scale import EnvScale
 from rl.algorithms.loss import LOSSES
 
 if TYPE_CHECKING:
     from rl.config import AlgorithmConfig
 
-__all__ = ["ADVANTAGES", "CORRECTIONS", "LOSSES", "EnvScale", "check"]
+__all__ = ["ADVANTAGES", "CORRECTIONS", "LOSSES", "EffortScale", "EnvScale", "check"]
 
 
 def check(config: AlgorithmConfig) -> list[str]:

@@ -1,5 +1,6 @@
 """Raw outcomes decide whether a group teaches: failures never by their lengths, successes where their prices differ."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from environments.base import Draft, Environment
 from rewards.effort import EffortReward
 from rewards.efforts import Effort
 from rewards.grade import Grade, GradeStatus
-from rl.algorithms import EnvScale
+from rl.algorithms import EffortScale, EnvScale
 from rl.assess import Assessed, Retired, assess, step_metrics
 from rl.batch import build_batch
 from rl.config import Config
@@ -100,6 +101,40 @@ def test_a_price_counts_as_configured_where_only_right_answers_train(elsewhere: 
     assert size(0.6) == pytest.approx(6 * size(0.1))
     mean_less_shortest = (5**2 + 10**2 + 20**2 + 40**2) / 75 - 5  # weighted by length
     assert size(0.1) == pytest.approx(0.1 * mean_less_shortest / 100 / (0.5 if elsewhere else 1))
+
+
+def test_a_priced_effort_says_as_much_as_a_free_one() -> None:
+    """Right answers that keep a half or a quarter of their reward move the policy as much as free ones; among right
+    answers lengths count as much against an outcome as the price says."""
+    sizes = {}
+    for name, lam in (("free", 0.0), ("half", 0.5), ("most", 0.8)):
+        config, scale = Config(), EffortScale()
+        config.effort.low.lam, config.effort.low.tau = lam, 100.0
+        groups = [group([1, 0, 1, 0], [95, 95, 95, 95]), group([1, 1, 1, 1], [50, 60, 70, 80], name="h")]
+        reward = EffortReward(config.effort)
+        for _ in range(3):
+            found = [assess(g, reward, 100.0, 99, config) for g in groups]
+            outcomes = [x.outcome_advantages for x in found]
+            batch = build_batch(groups, [x.advantages for x in found], None, outcomes, effort_scale=scale)
+        sizes[name] = {r.id.split("#")[0]: r.advantage for r in batch.rows}
+    for name, lam in (("half", 0.5), ("most", 0.8)):
+        for i in range(4):
+            assert sizes[name][f"g/{i}"] == pytest.approx(sizes["free"][f"g/{i}"])
+        assert sizes[name]["h/0"] - sizes[name]["h/3"] == pytest.approx(lam * 0.3 / (1 - lam * 0.95))
+
+
+def test_the_scale_of_an_effort_is_bounded_resumable_and_deaf_to_equal_outcomes() -> None:
+    scale = EffortScale()
+    assert scale.factor("low") == 1.0
+    scale.update([("low", np.zeros(4), np.array([0.3, -0.3, 0.0, 0.0]))])
+    assert scale.factor("low") == 1.0, "a price alone says nothing about the size of an outcome"
+    scale.update([("low", np.array([0.5, -0.5]), np.array([0.25, -0.25])), ("max", np.ones(2), np.full(2, 1e-9))])
+    assert scale.factor("low") == pytest.approx(2.0) and scale.factor("max") == 5.0 and scale.factor("high") == 1.0
+    other = EffortScale()
+    other.load_state_dict(json.loads(json.dumps(scale.state_dict())))
+    for one in (scale, other):
+        one.update([("low", np.array([0.5, -0.5]), np.array([0.5, -0.5]))])
+    assert 1 < other.factor("low") == scale.factor("low") < 2
 
 
 def test_groups_are_judged_by_their_statistics_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
