@@ -17,24 +17,21 @@ from typing import Any
 
 from benchmarks.solo import Solo, configured
 
+_SMALL_FIRST = {"embed_tokens": 0.1, "conv1d": 0.1}
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
-    "alike": {"learner.lr_scale": {}},
-    "tensor_1e-4": {"learner.optimizer": "tensorwise", "learner.lr": 1e-4, "learner.lr_scale": {}},
-    "tensor_2e-4": {"learner.optimizer": "tensorwise", "learner.lr": 2e-4, "learner.lr_scale": {}},
-    "tensor_3e-4": {"learner.optimizer": "tensorwise", "learner.lr": 3e-4, "learner.lr_scale": {}},
-    "gain": {"learner.lr_scale": {"embed_tokens": 0.1, "conv1d": 0.1, "model.norm": 20.0}},
-    "gains": {"learner.lr_scale": {"embed_tokens": 0.1, "conv1d": 0.1, "model.norm": 20.0, "norm": 5.0}},
-    "muon": {"learner.optimizer": "muon", "learner.lr": 2e-4},
-    "muon_gain": {
-        "learner.optimizer": "muon",
-        "learner.lr": 2e-4,
-        "learner.lr_scale": {"embed_tokens": 0.1, "conv1d": 0.1, "model.norm": 20.0},
-    },
+    "gain_alike": {"learner.lr_scale": {}},
+    "lr_1e-4": {"learner.lr": 1e-4},
+    "lr_3e-4": {"learner.lr": 3e-4},
+    "adamw": {"learner.optimizer": "adamw", "learner.lr": 1.5e-4, "learner.lr_scale": _SMALL_FIRST},
+    "adamw_alike": {"learner.optimizer": "adamw", "learner.lr": 1.5e-4, "learner.lr_scale": {}},
+    "muon": {"learner.optimizer": "muon", "learner.lr": 2e-4, "learner.lr_scale": _SMALL_FIRST},
     "no_price": {"effort.kind": "none"},
     "no_qat": {"model.quant.expert_weights": "none", "model.quant.expert_activations": "none"},
     "grpo": {"algorithm.advantage": "grpo"},
     "no_env_scale": {"algorithm.env_advantage_scale": False},
+    "no_effort_scale": {"algorithm.effort_advantage_scale": False},
+    "no_focus": {"envs.focus": 1.0},
 }
 
 

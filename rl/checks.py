@@ -51,6 +51,8 @@ _BOUNDS: dict[tuple[str, int], str] = {
     "learner.clip_grad_norm learner.max_step_kl learner.timeout_s engine.request_timeout_s rollout.group_timeout_s "
     "sandbox.lifetime_s effort.low.tau effort.medium.tau effort.high.tau effort.max.tau",
 }
+_STEP = 0.01
+"""Of weights between 0.01 and 1 in size, a step of more than this leaves little."""
 _REASONS = {
     "algorithm.temperature": " (greedy sampling has no log-probabilities to train on; evaluation is greedy by itself)",
     "algorithm.group_size": " (an advantage compares samples of one task)",
@@ -130,6 +132,8 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
     legal = divisors(math.gcd(learner.ranks, size.experts)) if size.experts else [1]
     what = f"learner.expert_parallel={learner.expert_parallel}"
     where = f"learner.ranks={learner.ranks} and {size.experts} experts"
+    part, scale = max(learner.lr_scale.items(), key=lambda x: x[1], default=("a tensor", 1.0))
+    largest = learner.lr * max(1.0, scale)
     return [
         check_start(config),
         either(
@@ -159,6 +163,14 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             "optimizer",
             "learner.optimizer=muon orthogonalises whole matrices, which ZeRO would cut: set learner.zero_stage=0",
             f"{learner.optimizer} with ZeRO-{learner.zero_stage}",
+        ),
+        either(
+            (learner.optimizer != "tensorwise" or m.kind == "hf") and largest > _STEP,
+            Verdict.WARN,
+            "step sizes",
+            f"{learner.optimizer} moves every weight of {part} by up to {largest:.2g} in a step, which leaves little "
+            f"of it: use learner=adamw or learner=muon, which have scales of their own, or lower learner.lr_scale",
+            f"at most lr x {largest / learner.lr:g} for any tensor",
         ),
         either(
             learner.router_replay and not engine.record_routes,

@@ -129,9 +129,9 @@ class EffortConfig:
     medium: EffortLevel = field(default_factory=lambda: EffortLevel(enabled=False, lam=0.05, tau=4.0))
     high: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.02, tau=6.0))
     max: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.0, tau=12.0))
-    warmup_steps: int = 2
-    """Steps with neither price nor override: capability first."""
-    ramp_steps: int = 5
+    warmup_steps: int = 0
+    """Steps with neither price nor override. What a policy does at every effort in these steps it may keep."""
+    ramp_steps: int = 0
     """Steps over which the price rises from 0 to lam; the override speaks when the ramp ends."""
     override_all_failed: bool = False
     """Whether the override speaks in groups without a success (length pressure there is known to collapse training)."""
@@ -181,15 +181,17 @@ class LearnerConfig:
     expert_parallel: int = 2
     """Ranks that share the experts; must divide ranks and the number of experts."""
     zero_stage: int = 1
-    optimizer: str = "adamw"
-    """adamw or muon."""
-    lr: float = 1.5e-4
-    lr_scale: dict[str, float] = field(default_factory=lambda: {"embed_tokens": 0.1, "conv1d": 0.1})
-    """Multiples of lr by part of a parameter's name. AdamW moves every weight by about lr whatever its size: tensors of
-    small weights, such as these two kinds, are what full steps destroy first."""
+    optimizer: str = "tensorwise"
+    """tensorwise (momentum over the mean squared gradient of each tensor), adamw or muon."""
+    lr: float = 2e-4
+    lr_scale: dict[str, float] = field(default_factory=lambda: {"model.norm": 150.0})
+    """Multiples of lr by part of a parameter's name; the first that matches counts. The gains before the head say how
+    sure the policy is of all that it says; their gradient hardly differs from batch to batch, so they can take steps
+    that would be noise elsewhere."""
     weight_decay: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.99
+    """Memory of the mean squares (adamw, tensorwise)."""
     warmup_steps: int = 2
     """Steps of linear learning-rate warm-up."""
     final_lr: float = 0.1

@@ -49,7 +49,7 @@ def group(
 
 def judged(outcomes: list[float | None], lengths: list[int], effort: Effort = Effort.LOW, step: int = 99) -> Assessed:
     config = Config()
-    config.effort.low.lam, config.effort.low.tau = 0.5, 100.0
+    config.effort.low.lam, config.effort.low.tau, config.effort.warmup_steps = 0.5, 100.0, 2
     return assess(group(outcomes, lengths, effort), EffortReward(config.effort), 20.0, step, config)
 
 
