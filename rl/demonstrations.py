@@ -36,16 +36,8 @@ STYLE_MIX: dict[str, tuple[float, float, float]] = {
     "high": (0.10, 0.75, 0.15),
     "max": (0.05, 0.20, 0.75),
 }
-"""Share of each style by effort while the policy learns the tasks: every style is seen often enough to be learned."""
-
-SETTLED_MIX: dict[str, tuple[float, float, float]] = {
-    "low": (0.75, 0.20, 0.05),
-    "medium": (0.65, 0.25, 0.10),
-    "high": (0.60, 0.30, 0.10),
-    "max": (0.55, 0.15, 0.30),
-}
-"""Share of each style by effort at the end, with which RL starts: efforts differ, but loosely. Worked answers
-are right more often, and RL has to find out for which effort they pay."""
+"""Share of each style by effort: tied to it, so that efforts differ in length from the start, but not fixed: worked
+answers are right more often, and RL has to find out for which effort and task they pay."""
 
 _WAIT_S = 300.0
 """Deadline of one shard; a worker that needs longer is an error."""
@@ -59,16 +51,9 @@ class Recipe:
     exclude: tuple[str, ...] = ()
     levels: tuple[int, ...] = (1, 2)
     styles: dict[str, tuple[float, float, float]] = field(default_factory=lambda: dict(STYLE_MIX))
-    settled: dict[str, tuple[float, float, float]] = field(default_factory=lambda: dict(SETTLED_MIX))
-    settle_from: int | None = None
-    """Shard from which `settled` takes the place of `styles`; None: never."""
     sequences: int = 2048
     cap: int = 256
     seed: int = 0
-
-    def mix(self, shard: int) -> dict[str, tuple[float, float, float]]:
-        """The style mix of a shard."""
-        return self.styles if self.settle_from is None or shard < self.settle_from else self.settled
 
     def load(self) -> list[Environment]:
         """The selected environments, in catalogue order."""
@@ -98,12 +83,8 @@ def demonstration(env: Environment, task: Task, effort: Effort, style: Style, to
     return tok.ids(conversation_parts(messages, env.tools(task), effort))
 
 
-def draw(
-    recipe: Recipe, envs: list[Environment], rng: random.Random, number: int = 0
-) -> tuple[int, Task, Effort, Style]:
-    """One training task with effort and style, for shard `number`; environments, levels and efforts are equally
-    likely.
-    """
+def draw(recipe: Recipe, envs: list[Environment], rng: random.Random) -> tuple[int, Task, Effort, Style]:
+    """One training task with effort and style; environments, levels and efforts are equally likely."""
     at = rng.randrange(len(envs))
     env = envs[at]
     level = rng.choice(levels_of(env, recipe.levels))
@@ -111,7 +92,7 @@ def draw(
     task = env.task("train", rng.getrandbits(40), level, recipe.seed)
     if prompt_key(task.prompt) % TEST_SHARE == 0:
         raise ValueError(f"{env.id} gave a held-out prompt in its train split: {task.id}")
-    return at, task, effort, rng.choices(STYLES, recipe.mix(number)[effort])[0]
+    return at, task, effort, rng.choices(STYLES, recipe.styles[effort])[0]
 
 
 def make_shard(recipe: Recipe, envs: list[Environment], tok: ChatTokenizer, number: int) -> Shard:
@@ -123,7 +104,7 @@ def make_shard(recipe: Recipe, envs: list[Environment], tok: ChatTokenizer, numb
     places: list[int] = []
     too_long: Counter[str] = Counter()
     while len(lengths) < recipe.sequences:
-        at, task, effort, style = draw(recipe, envs, rng, number)
+        at, task, effort, style = draw(recipe, envs, rng)
         sequence = demonstration(envs[at], task, effort, style, tok)
         if len(sequence) > recipe.cap:
             too_long[envs[at].id] += 1

@@ -14,12 +14,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from model.chat import VOCABULARY, ChatTokenizer
-from rl.demonstrations import Recipe, make_shard, stream
+from rl.demonstrations import STYLE_MIX, Recipe, stream
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,11 +29,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--exclude", nargs="*", default=[], help="catalogue ids or globs left out")
     p.add_argument("--levels", nargs="+", type=int, default=[1, 2], help="levels to train and to examine")
     p.add_argument("--tokens", type=float, default=60e6, help="length of the schedule; step sizes fall over it")
-    p.add_argument(
-        "--settle", type=float, default=0.03, help="share of the tokens, at the end, with the settled styles"
-    )
-    p.add_argument("--start", type=Path, default=None, help="weights to go on from (a safetensors file)")
-    p.add_argument("--pace", type=float, default=1.0, help="multiple of the step sizes, such as 0.1 with --start")
     p.add_argument("--stop-at", type=float, default=1.0, help="stop early at this held-out solve rate at temperature 1")
     p.add_argument("--keep-at", nargs="*", type=float, default=[], help="also keep the weights at these solve rates")
     p.add_argument("--limit-s", type=float, default=1e9, help="stop training after this wall time, in seconds")
@@ -70,13 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     """Train, examine, write weights; returns the log."""
-    if args.settle > 0:
-        size = len(make_shard(recipe, recipe.load(), ChatTokenizer(), 0).ids)
-        recipe = replace(recipe, settle_from=round((1 - args.settle) * args.tokens / size))
     shards = stream(recipe, args.workers)
     shard = next(shards)  # the processes run before torch is loaded
     import torch
-    from safetensors.torch import load_file
 
     from model import QuantSpec, build_policy
     from rl.examine import examine, look, questions
@@ -85,11 +75,7 @@ def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     tok, envs = ChatTokenizer(), recipe.load()
     policy = build_policy("k3", args.preset, quant=QuantSpec(), seed=args.seed).to(device)
-    if args.start is not None:
-        policy.load_named_weights(load_file(args.start))
-    usual = Pace(int(args.tokens))
-    pace = replace(usual, matrices=args.pace * usual.matrices, rest=args.pace * usual.rest)
-    trainer = Imitator(policy, pace, args.micro_tokens, tok.pad_id)
+    trainer = Imitator(policy, Pace(int(args.tokens)), args.micro_tokens, tok.pad_id)
     quick = questions(envs, recipe.levels, max(1, args.per_cell // 4), tok, seed=1)
     final = questions(envs, recipe.levels, args.per_cell, tok)
     print(f"{len(envs)} environments, levels {recipe.levels}, {policy.config.param_count():,} parameters on {device}")
@@ -133,19 +119,12 @@ def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
         "seed": args.seed,
         "preset": args.preset,
         "levels": list(recipe.levels),
-        "styles": {"learning": recipe.styles, "settled": recipe.settled, "settle_from": recipe.settle_from},
-        "start": args.start and {"weights": args.start.name, "sha256": sha256(args.start)},
-        "schedule": {
-            "tokens": int(args.tokens),
-            "pace": args.pace,
-            "stop_at": args.stop_at,
-            "batch": args.batch,
-            "cap": recipe.cap,
-        },
+        "styles": STYLE_MIX,
+        "schedule": {"tokens": int(args.tokens), "stop_at": args.stop_at, "batch": args.batch, "cap": recipe.cap},
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
         "seconds": round(time.perf_counter() - begin, 1),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "vocabulary_sha256": sha256(VOCABULARY),
+        "vocabulary_sha256": hashlib.sha256(VOCABULARY.read_bytes()).hexdigest(),
         "sequences": dict(sorted(seen.items())),
         "too_long": dict(sorted(too_long.items())),
         "curve": curve,
@@ -158,11 +137,6 @@ def write_weights(policy: Any, path: Path) -> str:
     from safetensors.torch import save_file
 
     save_file({name: t.detach().float().cpu().contiguous() for name, t in policy.named_weights()}, path)
-    return sha256(path)
-
-
-def sha256(path: Path) -> str:
-    """Of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
