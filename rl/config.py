@@ -125,7 +125,7 @@ class EffortConfig:
 
     kind: str = "budget"
     """budget (price and override), price (price only), or none (outcome alone: the negative control)."""
-    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.6, tau=3.0))
+    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.8, tau=3.0))
     medium: EffortLevel = field(default_factory=lambda: EffortLevel(enabled=False, lam=0.05, tau=4.0))
     high: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.02, tau=6.0))
     max: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.0, tau=12.0))
@@ -184,7 +184,7 @@ class LearnerConfig:
     optimizer: str = "tensorwise"
     """tensorwise (momentum over the mean squared gradient of each tensor), adamw or muon."""
     lr: float = 2e-4
-    lr_scale: dict[str, float] = field(default_factory=lambda: {"model.norm": 150.0})
+    lr_scale: dict[str, float] = field(default_factory=lambda: {"model.norm": 250.0})
     """Multiples of lr by part of a parameter's name; the first that matches counts. The gains before the head say how
     sure the policy is of all that it says; their gradient hardly differs from batch to batch, so they can take steps
     that would be noise elsewhere."""
@@ -276,7 +276,7 @@ class ControlsConfig:
 class Config:
     """A whole run."""
 
-    steps: int = 110
+    steps: int = 170
     """Optimizer steps."""
     seed: int = 0
     """Base seed: tasks, efforts and samples derive from it, never from a rank."""

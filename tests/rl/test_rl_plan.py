@@ -172,6 +172,6 @@ def test_a_plan_changes_nothing_and_starts_nothing(tmp_path: Path) -> None:
 def test_steps_that_would_destroy_what_they_move_are_worth_a_word() -> None:
     for words in (["learner.optimizer=adamw"], ["learner.optimizer=muon", "learner.zero_stage=0"]):
         (note,) = [c.text for c in planned(*words).checks if c.verdict == Verdict.WARN]
-        assert "model.norm" in note and "0.03" in note and "use learner=adamw" in note
+        assert "model.norm" in note and "0.05" in note and "use learner=adamw" in note
     for words in (["learner=adamw"], ["learner=muon"], []):
         assert not [c for c in planned(*words).checks if c.verdict == Verdict.WARN]
