@@ -198,12 +198,16 @@ def main() -> None:
         gain, error = bench.judge(make())
         rows.append({"direction": name, "gain": round(gain, 3), "error": round(error, 3)})
         print(f"{name:52} {gain:6.3f} +- {error:.3f}", flush=True)
+    flat = torch.cat([g.reshape(len(g), -1) for g in bench.followed], 1)
+    cosines = torch.nn.functional.normalize(flat, dim=1) @ torch.nn.functional.normalize(flat, dim=1).mT
+    cosine = float(cosines.fill_diagonal_(0).sum()) / (len(flat) * (len(flat) - 1))
     out = {
         "hardware": f"{platform.machine()}, {platform.processor() or 'CPU'}",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": f"python -m benchmarks.directions --chunks {args.chunks} --groups {args.groups}",
         "unit": "points of the mean solve rate, to first order, for a step of 0.01 nats of KL",
+        "cosine": round(cosine, 4),
         "minutes": round((time.monotonic() - begin) / 60, 1),
         "directions": rows,
     }
