@@ -74,11 +74,11 @@ def batch(count: int = 14, **more: Any) -> TrainBatch:
 
 
 def config(**changes: Any) -> Config:
-    """The default configuration from a random start, with `section__field=value` changes; no clipping, lr 1."""
+    """The default configuration from a random start, with `section__field=value` changes; AdamW, no clipping, lr 1."""
     c = Config()
     c.policy.init = "scratch"
     c.learner.lr, c.learner.warmup_steps, c.learner.clip_grad_norm, c.learner.timeout_s = 1.0, 1, 0.0, 60.0
-    c.learner.lr_scale, c.learner.final_lr = {}, 1.0
+    c.learner.optimizer, c.learner.lr_scale, c.learner.final_lr = "adamw", {}, 1.0
     for key, value in changes.items():
         *path, field = key.split("__")
         target: Any = c

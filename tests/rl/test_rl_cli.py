@@ -293,7 +293,10 @@ def wait(overrides):
 launch.train = wait
 sys.exit(cli.main(["train"]))
 """
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    heard = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here (nohup, `&`)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heard
+    )
     assert process.stdout is not None and process.stdout.readline() == "up\n"
     process.send_signal(sign)
     out, _ = process.communicate(timeout=60)

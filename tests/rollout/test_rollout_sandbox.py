@@ -80,7 +80,7 @@ def test_an_episode_that_never_acted_is_judged_on_the_prepared_files(tmp_path: P
 
 def test_a_command_beyond_the_wall_time_ends_the_episode_and_is_judged(tmp_path: Path) -> None:
     def script(turn: int, seed: int) -> Any:
-        return say("", call("sh", {"cmd": "printf 0 > out; sleep 20"}))
+        return say("", call("sh", {"cmd": "printf 0 > out; sleep 20.0417"}))
 
     (t,) = run(order(Files, n=1, answer="0", limits=Limits(6, 900, 1.5)), ScriptedEngine(script), tmp_path).trajectories
     assert t.stop is StopReason.SECONDS and t.grade is not None and t.grade.reward == 1.0
@@ -151,4 +151,4 @@ def test_a_killed_workers_episode_goes_on_where_it_was(engine: Any, tmp_path: Pa
 
 def test_nothing_of_the_sandboxes_is_left_running() -> None:
     out = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, timeout=30).stdout
-    assert "sleep 20" not in out
+    assert "sleep 20.0417" not in out
