@@ -317,8 +317,8 @@ def build_batch(
     advantages or outcomes that do not fit their group or are not finite, a scale without outcomes, and for a sampled
     first token or a temperature that is not positive.
     """
-    if whitened and scale is not None:
-        raise ValueError("advantages are normalised once: over the batch (whitened) or per environment (scale)")
+    if whitened and (scale is not None or effort_scale is not None):
+        raise ValueError("advantages are normalised once: over the batch (whitened), or per environment and effort")
     if (scale is not None or effort_scale is not None) and outcomes is None:
         raise ValueError("a scale needs the advantages of the raw outcomes: shaped ones would cancel the price")
     valid = [np.array([trainable(t) for t in g.trajectories], dtype=bool) for g in groups]

@@ -24,9 +24,10 @@ def describe(config: Config, ranks: Sequence[dict[str, Any]], environments: Sequ
     experts = [f"{first}-{end - 1}" for first, end in (r["experts"] for r in ranks if r["experts"])]
     held = f" (experts {', '.join(experts)})" if experts else ""
     rounded = [f"{v} {k.replace('_', ' ')}" for k, v in quant.items() if k != "scale_rule" and v != "none"]
+    counts = {"engine": config.engine.replicas, "worker": config.rollout.workers}
     text = [
-        f"{len(ranks)} learners{held}, {config.engine.replicas} engines, {config.rollout.workers} workers",
-        f"{len(environments)} environments, {len(sandboxed)} of them in sandboxes, at {', '.join(efforts)}",
+        ", ".join([f"{_many(len(ranks), 'learner')}{held}", *(_many(n, name) for name, n in counts.items())]),
+        f"{_many(len(environments), 'environment')}, {len(sandboxed)} of them in sandboxes, at {', '.join(efforts)}",
         " and ".join(rounded) or "no quantisation",
     ]
     return {
@@ -39,3 +40,7 @@ def describe(config: Config, ranks: Sequence[dict[str, Any]], environments: Sequ
         "efforts": efforts,
         "quant": quant if config.model.kind == "k3" else None,
     }
+
+
+def _many(n: int, name: str) -> str:
+    return f"{n} {name}{'' if n == 1 else 's'}"

@@ -34,8 +34,9 @@ def check(config: AlgorithmConfig) -> list[str]:
         wrong.append(f"clip_low {config.clip_low} and clip_high {config.clip_high} must enclose 1 (0 < low < 1 < high)")
     if config.loss == "ppo_clip" and abs(config.clip_low + config.clip_high - 2) > 1e-9:
         wrong.append(f"loss=ppo_clip is symmetric: set clip_high to {2 - config.clip_low:g}, or use loss=dapo")
-    if config.advantage == "reinforce_pp" and config.env_advantage_scale:
-        wrong.append("advantage=reinforce_pp whitens over the batch: set env_advantage_scale=false")
+    if config.advantage == "reinforce_pp":
+        scales = ("env_advantage_scale", "effort_advantage_scale")
+        wrong += [f"advantage=reinforce_pp whitens over the batch: set {k}=false" for k in scales if getattr(config, k)]
     if config.temperature <= 0:
         wrong.append(f"temperature {config.temperature} cannot train: it must be positive (greedy is for evaluation)")
     if config.tis_cap < 1:

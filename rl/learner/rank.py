@@ -81,8 +81,9 @@ class LearnerRank:
         self.trained = [p for p in self.policy.parameters() if p.requires_grad]
         self.tensor_scale = None
         if c.learner.optimizer == "tensorwise":
-            names = {p: state.global_names(self.policy)[n].partition("@")[0] for n, p in self.policy.named_parameters()}
-            self.tensor_scale = TensorScale({p: names[p] for p in self.trained}, c.learner.beta2)
+            whole = state.global_names(self.policy)
+            names = {p: whole[n].partition("@")[0] for n, p in self.policy.named_parameters() if p.requires_grad}
+            self.tensor_scale = TensorScale(names, c.learner.beta2)
         trained = sum(p.numel() for p in self.trained)
         out = {"rank": self.rank, "pid": os.getpid(), "device": str(self.device), "parameters": trained}
         experts = None

@@ -93,6 +93,8 @@ def load(folder: Path, learner: LearnerRank) -> None:
         for n, p in learner.policy.named_parameters()
         if p.requires_grad
     }
+    if learner.tensor_scale is not None:
+        learner.tensor_scale.load_state_dict(meta["tensor_scale"])
     with torch.no_grad():
         for name, tensor in learner.policy.state_dict().items():
             tensor.copy_(tensors[name])
@@ -101,8 +103,6 @@ def load(folder: Path, learner: LearnerRank) -> None:
     else:  # saved before its first step
         zero_state.forget(learner.engine)
         zero_state.masters_from_parameters(learner.engine)
-    if learner.tensor_scale is not None:
-        learner.tensor_scale.load_state_dict(meta["tensor_scale"])
     learner.policy.refresh_quantized()
     learner.step = meta["step"]
     own = folder / f"learner_{learner.rank:05d}.json"

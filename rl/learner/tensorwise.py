@@ -17,6 +17,10 @@ from torch import Tensor
 from rl.learner.distributed import sum_over_ranks
 from rl.learner.gradients import Piece
 
+DAMPING = 1e-5
+"""Share of the mean over all weights that is added to every mean square: a tensor whose gradient is rounding alone does
+not move. Those of tensors that learn are at least a hundred times larger."""
+
 
 class TensorScale:
     """Divides every piece of the reduced gradient by the running mean square of its whole tensor, alike on all ranks.
@@ -40,21 +44,25 @@ class TensorScale:
         sums = torch.zeros(len(rows), 2, dtype=torch.float64)
         for piece in pieces:
             if piece.parameter is not None:
-                square = torch.linalg.vector_norm(piece.gradient, dtype=torch.float64).square().cpu()
-                row = rows[self.names[piece.parameter]]
-                sums[row] += torch.stack((square, torch.tensor(float(piece.gradient.numel())))) / piece.holders
+                norm = float(torch.linalg.vector_norm(piece.gradient, dtype=torch.float64))
+                parts = torch.tensor([norm**2, piece.gradient.numel()], dtype=torch.float64)
+                sums[rows[self.names[piece.parameter]]] += parts / piece.holders
         sums = self._total(sums)
         self.steps += 1
         for name, i in rows.items():
             mean = float(sums[i, 0] / sums[i, 1]) if sums[i, 1] else 0.0
             self.square[name] = self.decay * self.square[name] + (1 - self.decay) * mean
         filled = 1 - self.decay**self.steps
-        fisher = {name: value / filled for name, value in self.square.items()}
-        moving = [(float(sums[i, 1]), fisher[name]) for name, i in rows.items() if fisher[name] > 0]
-        size = sum(n / f**0.5 for n, f in moving) / max(1.0, sum(n for n, _ in moving))
+        count = {name: float(sums[i, 1]) for name, i in rows.items()}
+        weights = sum(count.values())
+        square = {name: value / filled for name, value in self.square.items()}
+        floor = DAMPING * sum(count[name] * f for name, f in square.items()) / max(1.0, weights)
+        if floor == 0.0:  # nothing has had a gradient yet
+            return
+        size = sum(count[name] * f**0.5 / (f + floor) for name, f in square.items()) / weights
         for piece in pieces:
-            if piece.parameter is not None and (f := fisher[self.names[piece.parameter]]) > 0:
-                piece.gradient.mul_(1 / (f * size))
+            if piece.parameter is not None:
+                piece.gradient.mul_(1 / ((square[self.names[piece.parameter]] + floor) * size))
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state, the same on every rank and for every number of ranks."""

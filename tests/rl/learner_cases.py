@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -125,3 +126,19 @@ def oracle(c: Config, b: TrainBatch, weights: dict[str, Any] | None = None) -> t
         else:
             grads[name] = g.numpy()
     return grads, float(loss.detach())
+
+
+def tensorwise(gradient: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Oracle in float64: tensors (the experts of a layer are one) over their damped mean squares, RMS 1 on average."""
+    tensor = {k: re.sub(r"experts\.\d+\.(w\d)\.weight", r"\1", k) for k in gradient}
+    square: dict[str, list[float]] = {}
+    for k, g in gradient.items():
+        if ".indexer." in k:  # frozen
+            continue
+        total = square.setdefault(tensor[k], [0.0, 0.0])
+        total[0] += float(np.square(g.astype(np.float64)).sum())
+        total[1] += g.size
+    weights = sum(n for _, n in square.values())
+    fisher = {t: s / n + 1e-5 * sum(x for x, _ in square.values()) / weights for t, (s, n) in square.items()}
+    size = sum((s * n) ** 0.5 / fisher[t] for t, (s, n) in square.items()) / weights
+    return {k: g / (fisher.get(tensor[k], 1.0) * size) for k, g in gradient.items()}

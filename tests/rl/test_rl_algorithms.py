@@ -157,6 +157,7 @@ def test_contradicting_settings_are_named_before_anything_starts():
     assert check(AlgorithmConfig()) == []
     assert "dapo" in check(_config(loss="ppo_clip", clip_high=1.28))[0]
     assert "temperature" in check(_config(temperature=0.0))[0]
-    assert "whitens" in check(_config(advantage="reinforce_pp"))[0]
+    both = " ".join(check(_config(advantage="reinforce_pp")))
+    assert "whitens" in both and "env_advantage_scale=false" in both and "effort_advantage_scale=false" in both
     assert "unknown" in check(_config(loss="nope"))[0]
     assert "enclose 1" in check(_config(clip_low=1.1))[0]

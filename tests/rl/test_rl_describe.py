@@ -19,4 +19,6 @@ def test_one_line_and_every_fact_behind_it() -> None:
     config.effort.max.enabled = False
     config.model.quant.expert_weights = config.model.quant.expert_activations = "none"
     said = describe(config, [{"rank": 0, "experts": None}], environments[:1])
-    assert said["message"].startswith("1 learners, ") and said["message"].endswith("at low, high; no quantisation")
+    assert said["message"].startswith("1 learner, 2 engines, ") and said["message"].endswith(
+        "at low, high; no quantisation"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,6 @@ def _largest(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
 def _relative(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
     """Largest difference, relative to the largest value of its tensor."""
     return max(float(np.abs(a[k] - b[k]).max() / max(1e-12, np.abs(b[k]).max())) for k in b)
-
-
-def tensorwise(gradient: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Oracle in float64: every tensor (the experts of a layer are one) over its mean square, then RMS steps of 1."""
-    tensor = {k: re.sub(r"experts\.\d+\.(w\d)\.weight", r"\1", k) for k in gradient}
-    square: dict[str, list[float]] = {}
-    for k, g in gradient.items():
-        total = square.setdefault(tensor[k], [0.0, 0.0])
-        total[0] += float(np.square(g.astype(np.float64)).sum())
-        total[1] += g.size
-    fisher = {t: s / n for t, (s, n) in square.items()}
-    moving = [(n, fisher[t]) for t, (_, n) in square.items() if fisher[t] > 0]
-    size = sum(n / f**0.5 for n, f in moving) / sum(n for n, _ in moving)
-    return {k: g / (fisher[tensor[k]] * size) if fisher[tensor[k]] > 0 else g for k, g in gradient.items()}
 
 
 # --- what the processes run -----------------------------------------------------------------------------------------
@@ -93,7 +78,7 @@ def gradients(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
         out[f"ep{ep}_zero{zero}"]["after"] = _largest(got, want)
         learner = start(learner__expert_parallel=ep, learner__zero_stage=zero, learner__optimizer="tensorwise")
         got, _ = gradient(learner, batch.shards(2, 256))
-        out[f"ep{ep}_zero{zero}"]["tensorwise"] = _relative(got, tensorwise(want))
+        out[f"ep{ep}_zero{zero}"]["tensorwise"] = _relative(got, cases.tensorwise(want))
     learner = start(learner__expert_parallel=2)
     for name, shards in {"one": batch.shards(2, 10**9), "small": batch.shards(2, 48)}.items():
         got, metrics = gradient(learner, shards)

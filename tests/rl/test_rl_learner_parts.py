@@ -12,7 +12,9 @@ import torch
 from rl.batch import MicroBatch
 from rl.errors import UserError
 from rl.learner import engine, initial, limits, scoring
+from rl.learner.gradients import Piece
 from rl.learner.muon import MuonAdamW
+from rl.learner.tensorwise import TensorScale
 from rl.muon import orthogonalise
 
 
@@ -192,3 +194,31 @@ def test_a_start_is_scratch_the_committed_one_or_a_folder(tmp_path, monkeypatch)
     c.policy.init = str(tmp_path / "none")
     with pytest.raises(UserError, match="neither"):
         initial.start_files(c)
+
+
+def test_a_tensor_whose_gradient_is_rounding_hardly_moves_and_the_size_of_gradients_does_not_count():
+    torch.manual_seed(0)
+    shapes = {"large": 1e3, "small": 1.0, "rounding": 1e-9, "none": 0.0}
+    steps = []
+    for factor in (1.0, 1e4):
+        parameters = {torch.nn.Parameter(torch.zeros(500)): name for name in shapes}
+        scale = TensorScale(parameters, 0.9, total=lambda sums: sums)
+        torch.manual_seed(1)
+        for _ in range(3):
+            pieces = [Piece(factor * shapes[name] * torch.randn(500), 1, p) for p, name in parameters.items()]
+            scale.apply([*pieces, Piece(torch.zeros(7), 1, None)])
+        steps.append({parameters[p.parameter]: float(p.gradient.square().mean().sqrt()) for p in pieces})
+    for name in shapes:
+        assert steps[0][name] == pytest.approx(steps[1][name], rel=1e-4)
+    assert steps[0]["small"] > 5 * steps[0]["large"] > 0 == steps[0]["none"]
+    assert steps[0]["rounding"] < 1e-3 * steps[0]["large"]
+
+
+def test_nothing_is_scaled_before_the_first_gradient():
+    p = torch.nn.Parameter(torch.zeros(3))
+    scale = TensorScale({p: "p"}, 0.9, total=lambda sums: sums)
+    gradient = torch.zeros(3)
+    scale.apply([Piece(gradient, 1, p)])
+    assert torch.equal(gradient, torch.zeros(3))
+    with pytest.raises(ValueError, match="other parameters"):
+        scale.load_state_dict({"steps": 1, "square": {"q": 1.0}})
