@@ -31,11 +31,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Keys whose value is one of a few words."""
 
 _BOUNDS: dict[tuple[str, int], str] = {
-    (
-        ">=",
-        0,
-    ): "seed envs.floor envs.focus effort.warmup_steps effort.ramp_steps algorithm.max_staleness algorithm.kl_tau "
-    "learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage learner.beta1 learner.beta2 "
+    (">=", 0): "seed envs.floor envs.focus effort.warmup_steps effort.ramp_steps algorithm.max_staleness "
+    "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage learner.beta1 learner.beta2 "
     "evaluation.every "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
@@ -169,7 +166,7 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             Verdict.WARN,
             "step sizes",
             f"{learner.optimizer} moves every weight of {part} by up to {largest:.2g} in a step, which leaves little "
-            f"of it: use learner=adamw or learner=muon, which have scales of their own, or lower learner.lr_scale",
+            "of it: use learner=adamw or learner=muon, which have scales of their own, or lower learner.lr_scale",
             f"at most lr x {largest / learner.lr:g} for any tensor",
         ),
         either(

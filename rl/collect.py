@@ -53,9 +53,8 @@ class StarvedError(UserError):
 
 class Collector:
     """Holds what is pending. `assess(group, step)` turns a group that finished in a step into numbers and says whether
-    it has a signal; `heal` is
-    called when nothing has finished for a while: a restarted engine may be waiting for its weights. `check` is called
-    every few seconds of waiting, and raises what must end the run.
+    it has a signal; `heal` is called when nothing has finished for a while: a restarted engine may be waiting for its
+    weights. `check` is called every few seconds of waiting, and raises what must end the run.
     """
 
     def __init__(
