@@ -127,7 +127,6 @@ class Packing:
         row = torch.repeat_interleave(torch.arange(self.batch), counts)
         last = counts.cumsum(0) - 1
         index = torch.arange(len(row)) - (last + 1 - counts)[row]
-        level, before = index, torch.arange(len(row)) - 1 + self.batch
         parent = torch.full_like(counts, -1) if self._parents is None else self._parents
         level = index + torch.where(parent >= 0, counts[parent], 0)[row]
         order = torch.argsort(level, stable=True)

@@ -32,8 +32,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 _BOUNDS: dict[tuple[str, int], str] = {
     (">=", 0): "seed envs.floor envs.focus effort.warmup_steps effort.ramp_steps algorithm.max_staleness "
-    "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage learner.beta1 learner.beta2 "
-    "evaluation.every "
+    "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage "
+    "learner.beta1 learner.beta2 evaluation.every "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
