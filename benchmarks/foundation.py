@@ -4,6 +4,8 @@
     python -m benchmarks.foundation train --seed 0    the default run: wall time and memory
     python -m benchmarks.foundation runs              what the runs of `train` and of its control show
     python -m benchmarks.foundation cli               the time of --help, and the refusal of wrong keys
+    python -m benchmarks.foundation hf                experiment=hf_tiny through vLLM: steps, weight versions, gap
+    python -m benchmarks.foundation tests             make test: minutes, result and coverage
     python -m benchmarks.foundation curves --names A B    the curves of finished runs, into foundation-recipes.json
 
 Lines replace those of the same name; what was not measured is not in the file.
@@ -15,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -254,10 +257,50 @@ def cli() -> list[dict[str, Any]]:
     return out
 
 
+def hf() -> list[dict[str, Any]]:
+    """The loop on a Hugging Face policy through vLLM: weights updated in every step, and the on-policy gap."""
+    command = [JOINTRL, "train", "+experiment=hf_tiny", "run.overwrite=true"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    text = " ".join(["jointrl", *command[1:]])
+    steps = runfiles.metrics(ROOT / "runs" / "hf_tiny")
+    versions = [int(s["sync/version"]) for s in steps]
+    means = [s["learner/logp_diff_mean"] for s in steps]
+    largest = max(s["learner/logp_diff_max"] for s in steps)
+    return [
+        line("hf_tiny: weight version after each step", versions, "[1, 2, 3]", "", versions == [1, 2, 3], text),
+        line(
+            "hf_tiny: |log-prob difference| of vLLM and learner, mean over tokens, x 1e-6",
+            1e6 * statistics.fmean(means),
+            "measured",
+            "1e-6 nats",
+            bool(means),
+            text,
+        ),
+        line("hf_tiny: |log-prob difference| of vLLM and learner, largest", largest, "measured", "nats", True, text),
+    ]
+
+
+def tests() -> list[dict[str, Any]]:
+    """`make test` as it stands: wall time, result, and the coverage that pytest prints."""
+    begin = time.monotonic()
+    done = subprocess.run(["make", "test"], cwd=ROOT, capture_output=True, text=True)
+    minutes = (time.monotonic() - begin) / 60
+    covered = re.search(r"^TOTAL.*?(\d+)%$", done.stdout, re.MULTILINE)
+    passed = re.search(r"\d+ passed.*$", done.stdout, re.MULTILINE)
+    if covered is None or passed is None:
+        raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
+    share = int(covered[1])
+    return [
+        line("make test: result", passed[0].strip("= "), "exit 0", "", done.returncode == 0, "make test"),
+        line("make test: wall time", minutes, "< 15", "minutes", minutes < 15, "make test"),
+        line("make test: coverage of rl/ and rollout/", share, "> 85", "%", share > 85, "make test"),
+    ]
+
+
 def main() -> None:
     """Measure what was asked for."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["setup", "train", "runs", "cli", "curves"])
+    p.add_argument("what", choices=["setup", "train", "runs", "cli", "hf", "tests", "curves"])
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--effort", default="budget", help="budget, or none for the control")
     p.add_argument("--names", nargs="+", default=["seed0", "seed1", "seed2"])
@@ -271,6 +314,10 @@ def main() -> None:
         curves(args.names)
     elif args.what == "runs":
         write(runs(args.names, args.control))
+    elif args.what == "hf":
+        write(hf())
+    elif args.what == "tests":
+        write(tests())
     else:
         write(cli())
 

@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.solo import Solo, configured
@@ -21,8 +22,10 @@ _SMALL_FIRST = {"embed_tokens": 0.1, "conv1d": 0.1}
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "gain_alike": {"learner.lr_scale": {}},
-    "lr_1e-4": {"learner.lr": 1e-4},
-    "lr_3e-4": {"learner.lr": 3e-4},
+    "lr_half": {"learner.lr": 4e-4},
+    "lr_double": {"learner.lr": 1.6e-3},
+    "not_orthogonal": {"learner.orthogonal": False, "learner.lr": 2e-4},
+    "group_8": {"algorithm.group_size": 8, "algorithm.groups_per_step": 64},
     "adamw": {"learner.optimizer": "adamw", "learner.lr": 1.5e-4, "learner.lr_scale": _SMALL_FIRST},
     "adamw_alike": {"learner.optimizer": "adamw", "learner.lr": 1.5e-4, "learner.lr_scale": {}},
     "muon": {"learner.optimizer": "muon", "learner.lr": 2e-4, "learner.lr_scale": _SMALL_FIRST},
@@ -45,8 +48,9 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
     from rl.batch import build_batch
     from rl.learner.engine import build_optimizer, freeze, learning_rate, parameter_groups
     from rl.learner.gradients import Piece
+    from rl.learner.orthogonal import Orthogonal
     from rl.learner.scoring import Scorer, score
-    from rl.learner.tensorwise import TensorScale
+    from rl.learner.tensorwise import Momentum, TensorScale
     from rl.mixture import held_out
 
     solo = Solo(configured(changes, seed), args.start, args.envs, args.device)
@@ -56,6 +60,9 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
     optimizer = build_optimizer(parameter_groups(policy, config.learner), config.learner)
     names = {p: name for name, p in policy.named_parameters() if p.requires_grad}
     scale = TensorScale(names, config.learner.beta2, total=lambda sums: sums)
+    if isinstance(optimizer, Momentum) and config.learner.orthogonal:
+        engine = SimpleNamespace(zero_optimization=lambda: False, optimizer=optimizer)
+        optimizer.along = Orthogonal(engine, scale, config.learner.beta1)
     pairs = held_out(config, solo.environments, args.tasks)
     scorer = Scorer(policy)
 

@@ -183,6 +183,8 @@ class LearnerConfig:
     zero_stage: int = 1
     optimizer: str = "tensorwise"
     """tensorwise (momentum over the mean squared gradient of each tensor), adamw or muon."""
+    orthogonal: bool = True
+    """Whether tensorwise takes all singular directions of a matrix's momentum alike (Newton-Schulz, as Muon does)."""
     lr: float = 2e-4
     lr_scale: dict[str, float] = field(default_factory=lambda: {"model.norm": 250.0})
     """Multiples of lr by part of a parameter's name; the first that matches counts. The gains before the head say how

@@ -52,16 +52,22 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_add_(moving, _updates(directions), alpha=-group["lr"])
 
 
-def _updates(directions: Iterable[Tensor]) -> list[Tensor]:
-    """Orthogonalised and scaled directions, in order; one batch for each shape."""
-    directions = list(directions)
+def orthogonalise_all(matrices: Iterable[Tensor]) -> list[Tensor]:
+    """`orthogonalise` of each of them, in order; one batch for each shape."""
+    matrices = list(matrices)
     shapes: dict[tuple[int, ...], list[int]] = {}
-    for at, d in enumerate(directions):
-        shapes.setdefault(tuple(d.shape[-2:]), []).append(at)
-    out = list(directions)
+    for at, m in enumerate(matrices):
+        shapes.setdefault(tuple(m.shape[-2:]), []).append(at)
+    out = list(matrices)
     for (rows, columns), places in shapes.items():
-        stacks = [directions[at].reshape(-1, rows, columns) for at in places]
-        batch = orthogonalise(torch.cat(stacks)).mul_(max(1.0, rows / columns) ** 0.5)
+        stacks = [matrices[at].reshape(-1, rows, columns) for at in places]
+        batch = orthogonalise(torch.cat(stacks))
         for at, update in zip(places, batch.split([len(s) for s in stacks]), strict=True):
-            out[at] = update.view_as(directions[at])
+            out[at] = update.view_as(matrices[at])
     return out
+
+
+def _updates(directions: Iterable[Tensor]) -> list[Tensor]:
+    """Orthogonalised and scaled directions, in order."""
+    done = orthogonalise_all(directions)
+    return [d.mul_(max(1.0, d.shape[-2] / d.shape[-1]) ** 0.5) for d in done]

@@ -23,9 +23,10 @@ from rl.learner import gradients, initial, state, weights
 from rl.learner.distributed import Rendezvous, sum_over_ranks
 from rl.learner.engine import build_engine, freeze, learning_rate, set_learning_rate
 from rl.learner.metrics import StepMetrics
+from rl.learner.orthogonal import Orthogonal
 from rl.learner.scoring import Scored, Scorer, score
 from rl.learner.tensorwise import TensorScale
-from rl.learner.zero_state import masters_from_parameters
+from rl.learner.zero_state import base_optimizer, masters_from_parameters
 
 _STEP_KL_POSITIONS = 1024
 """Token positions that each rank computes again after a step, to see how far it moved the policy: some five hundred
@@ -84,6 +85,8 @@ class LearnerRank:
             whole = state.global_names(self.policy)
             names = {p: whole[n].partition("@")[0] for n, p in self.policy.named_parameters() if p.requires_grad}
             self.tensor_scale = TensorScale(names, c.learner.beta2)
+            if c.learner.orthogonal:
+                base_optimizer(self.engine).along = Orthogonal(self.engine, self.tensor_scale, c.learner.beta1)
         trained = sum(p.numel() for p in self.trained)
         out = {"rank": self.rank, "pid": os.getpid(), "device": str(self.device), "parameters": trained}
         experts = None

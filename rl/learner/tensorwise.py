@@ -3,7 +3,8 @@
 A policy gradient is nearly all noise. Its signal and its noise lie in the same directions, so a step along g / F (F the
 mean squared gradient of the tensor) buys the most signal for a given change of the policy; Adam's g / sqrt(F) moves
 tensors of large gradients (embeddings, short convolutions) too far, and its division element by element costs signal
-too. `benchmarks/directions.py` measures all of them.
+too. `benchmarks/directions.py` measures all of them. Inside a matrix, taking all singular directions alike
+(`orthogonal.py`) keeps what all samples agree on, the style of an answer say, from outrunning what they teach.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class TensorScale:
         self.names, self.decay, self._total = dict(names), decay, total
         self.steps = 0
         self.square: dict[str, float] = dict.fromkeys(sorted(set(self.names.values())), 0.0)
+        self._rms = dict(self.square)
 
     def apply(self, pieces: Iterable[Piece]) -> None:
         """Take in this step's gradient and scale it in place (a collective)."""
@@ -60,9 +62,15 @@ class TensorScale:
         if floor == 0.0:  # nothing has had a gradient yet
             return
         size = sum(count[name] * f**0.5 / (f + floor) for name, f in square.items()) / weights
+        factor = {name: 1 / ((f + floor) * size) for name, f in square.items()}
+        self._rms = {name: square[name] ** 0.5 * factor[name] for name in square}
         for piece in pieces:
             if piece.parameter is not None:
-                piece.gradient.mul_(1 / ((square[self.names[piece.parameter]] + floor) * size))
+                piece.gradient.mul_(factor[self.names[piece.parameter]])
+
+    def rms(self, parameter: Tensor) -> float:
+        """Root mean square that the scaled gradients of a parameter's tensor have had; 0 before the first gradient."""
+        return self._rms[self.names[parameter]]
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state, the same on every rank and for every number of ranks."""
@@ -78,7 +86,12 @@ class TensorScale:
 
 
 class Momentum(torch.optim.Optimizer):
-    """p -= lr x (bias-corrected running mean of the gradient, plus weight_decay x p): Adam without its division."""
+    """p -= lr x (bias-corrected running mean of the gradient, plus weight_decay x p): Adam without its division.
+
+    `along`, if it is set, maps (p, that mean) to the direction of the step.
+    """
+
+    along: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, beta: float, weight_decay: float) -> None:
         super().__init__(groups, {"lr": lr, "beta": beta, "weight_decay": weight_decay})
@@ -97,6 +110,8 @@ class Momentum(torch.optim.Optimizer):
                 if not state:
                     state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p)}
                 state["step"] += 1
-                mean = state["exp_avg"].lerp_(p.grad, 1 - beta)
+                mean = state["exp_avg"].lerp_(p.grad, 1 - beta) / (1 - beta ** float(state["step"]))
+                if self.along is not None:
+                    mean = self.along(p, mean)
                 p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(mean, alpha=-group["lr"] / (1 - beta ** float(state["step"])))
+                p.add_(mean, alpha=-group["lr"])

@@ -59,9 +59,14 @@ def scatter(engine: Any, states: dict[Tensor, Whole]) -> None:
         }
 
 
+def base_optimizer(engine: Any) -> Any:
+    """The optimizer that `build_optimizer` made, inside what DeepSpeed put around it."""
+    return engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer
+
+
 def forget(engine: Any) -> None:
     """Drop all optimizer state, as before the first step."""
-    (engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer).state.clear()
+    base_optimizer(engine).state.clear()
 
 
 def masters_from_parameters(engine: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from rl.batch import MicroBatch, Row, TrainBatch
 from rl.config import Config
+from rl.muon import orthogonalise
 
 ENVIRONMENTS = ("a", "b")
 
@@ -128,8 +129,9 @@ def oracle(c: Config, b: TrainBatch, weights: dict[str, Any] | None = None) -> t
     return grads, float(loss.detach())
 
 
-def tensorwise(gradient: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Oracle in float64: tensors (the experts of a layer are one) over their damped mean squares, RMS 1 on average."""
+def tensorwise(gradient: dict[str, np.ndarray], orthogonal: bool) -> dict[str, np.ndarray]:
+    """Oracle in float64: tensors (the experts of a layer are one) over their damped mean squares, RMS 1 on average;
+    matrices orthogonalised one by one, if asked, to what is the noise of a mean of their tensor."""
     tensor = {k: re.sub(r"experts\.\d+\.(w\d)\.weight", r"\1", k) for k in gradient}
     square: dict[str, list[float]] = {}
     for k, g in gradient.items():
@@ -141,4 +143,10 @@ def tensorwise(gradient: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     weights = sum(n for _, n in square.values())
     fisher = {t: s / n + 1e-5 * sum(x for x, _ in square.values()) / weights for t, (s, n) in square.items()}
     size = sum((s * n) ** 0.5 / fisher[t] for t, (s, n) in square.items()) / weights
+    if orthogonal:
+        gradient, noise = dict(gradient), (0.1 / 1.9) ** 0.5  # of a mean with beta1 = 0.9
+        for k, g in gradient.items():
+            if g.ndim == 2 and min(g.shape) > 1 and tensor[k] in square:
+                rms = noise * (square[tensor[k]][0] / square[tensor[k]][1]) ** 0.5
+                gradient[k] = orthogonalise(torch.tensor(g).double()).numpy() * (rms * max(g.shape) ** 0.5)
     return {k: g / (fisher.get(tensor[k], 1.0) * size) for k, g in gradient.items()}
