@@ -47,6 +47,7 @@ class ChatTokenizer:
         self.vocab_size: int = len(self._bytes)
         self.pad_id: int = self._id[Mark.PAD]
         self.end_id: int = self._id[Mark.END]
+        self.close_id: int = self._id[Mark.CLOSE]
         self.stop_ids: tuple[int, ...] = (self.end_id,)
         self.prefix_ids: list[int] = self.ids(generation_prefix())
 

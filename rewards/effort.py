@@ -21,8 +21,8 @@ import numpy as np
 
 from rewards.efforts import Effort
 
-MAX_PRICE = 0.9
-"""Largest price of a right answer: it keeps at least a tenth of its reward."""
+MAX_PRICE = 0.94
+"""Largest price of a right answer: it keeps something of its reward, however long it is."""
 
 OVER_BUDGET = -1.0
 """Reward of a sample over its budget, worse than a wrong answer within it (Kimi K3, arXiv 2607.24653, section 4.1)."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,7 +19,7 @@ EXAMPLES = """\
 examples:
   jointrl train                                the default run: a tiny policy, every environment, on two CPU cores
   jointrl train +experiment=smoke              the whole loop in about a minute
-  jointrl train steps=100 run.name=longer learner.lr=1e-4
+  jointrl train steps=300 run.name=longer learner.lr=2e-4
   jointrl train -m seed=1,2,3                  one run after the other: default-seed=1, default-seed=2, ...
   jointrl plan learner.ranks=4                 what would run, and what does not fit; starts nothing
   jointrl resume default                       go on after an interruption
@@ -44,8 +46,20 @@ KEYS = [
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 1 failed, 2 not understood or impossible, 130 interrupted."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run one command; returns the exit code: 0 done, 1 failed, 2 not understood or impossible, 130 interrupted,
+    141 when what reads its output has gone (`jointrl plan | head`)."""
+    try:
+        try:
+            return _main(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_gone():
+            raise
+        return 141
+
+
+def _main(arguments: list[str]) -> int:
     sys.path.append(str(Path.cwd()))  # environments of one's own are named by import path, from where one stands
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -65,6 +79,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _reader_gone() -> bool:
+    """Whether nobody reads stdout; then what is left for it is dropped, so that the interpreter's end is quiet."""
+    stdout = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(stdout, 0)
+    gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout)
+    return gone
 
 
 def _terminated(number: int, frame: object) -> None:

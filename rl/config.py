@@ -125,7 +125,7 @@ class EffortConfig:
 
     kind: str = "budget"
     """budget (price and override), price (price only), or none (outcome alone: the negative control)."""
-    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.9, tau=3.0))
+    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.95, tau=3.0))
     medium: EffortLevel = field(default_factory=lambda: EffortLevel(enabled=False, lam=0.05, tau=4.0))
     high: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.02, tau=6.0))
     max: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.0, tau=12.0))
@@ -145,9 +145,9 @@ class AlgorithmConfig:
     """length_weighted (default), grpo, dr_grpo, rloo, reinforce_pp."""
     loss: str = "two_sided"
     """two_sided (ratio mask with squared-log regulariser, default), ppo_clip, dapo, gspo, cispo."""
-    group_size: int = 8
+    group_size: int = 4
     """Samples of one task and effort."""
-    groups_per_step: int = 64
+    groups_per_step: int = 192
     """Groups in one optimizer step."""
     max_staleness: int = 0
     """0 synchronous, 1 one step off, more: asynchronous, in weight versions."""
@@ -185,7 +185,7 @@ class LearnerConfig:
     """tensorwise (momentum over the mean squared gradient of each tensor), adamw or muon."""
     orthogonal: bool = True
     """Whether tensorwise takes all singular directions of a matrix's momentum alike (Newton-Schulz, as Muon does)."""
-    lr: float = 2e-4
+    lr: float = 7e-4
     lr_scale: dict[str, float] = field(default_factory=lambda: {"model.norm": 250.0})
     """Multiples of lr by part of a parameter's name; the first that matches counts. The gains before the head say how
     sure the policy is of all that it says; their gradient hardly differs from batch to batch, so they can take steps
@@ -278,7 +278,7 @@ class ControlsConfig:
 class Config:
     """A whole run."""
 
-    steps: int = 180
+    steps: int = 100
     """Optimizer steps."""
     seed: int = 0
     """Base seed: tasks, efforts and samples derive from it, never from a rank."""

@@ -39,13 +39,23 @@ STYLE_MIX: dict[str, tuple[float, float, float]] = {
 """Share of each style by effort: tied to it, so that efforts differ in length from the start, but not fixed: worked
 answers are right more often, and RL has to find out for which effort and task they pay."""
 
+RETRACTION = " !"
+"""What takes back the symbol before it."""
+
+_SYMBOLS = ("0123456789", "abcdefghijklmnopqrstuvwxyz")
+
 _WAIT_S = 300.0
 """Deadline of one shard; a worker that needs longer is an error."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the stream draws from; `environments` are catalogue ids or globs, `cap` the longest sequence in tokens."""
+    """What the stream draws from; `environments` are catalogue ids or globs, `cap` the longest sequence in tokens.
+
+    `slips`: probability of a slip before each symbol of the thinking of a checked answer: a wrong symbol, taken back at
+    once. The wrong ones are not trained on, taking them back is. `weights`: how often each environment is drawn, by id
+    (1 where it is not named).
+    """
 
     environments: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
@@ -54,6 +64,12 @@ class Recipe:
     sequences: int = 2048
     cap: int = 256
     seed: int = 0
+    slips: float = 0.0
+    weights: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.slips < 1 or any(not w > 0 for w in self.weights.values()):
+            raise ValueError(f"slips {self.slips} must be in [0, 1), weights above 0: {self.weights}")
 
     def load(self) -> list[Environment]:
         """The selected environments, in catalogue order."""
@@ -84,8 +100,11 @@ def demonstration(env: Environment, task: Task, effort: Effort, style: Style, to
 
 
 def draw(recipe: Recipe, envs: list[Environment], rng: random.Random) -> tuple[int, Task, Effort, Style]:
-    """One training task with effort and style; environments, levels and efforts are equally likely."""
-    at = rng.randrange(len(envs))
+    """One training task with effort and style; levels and efforts are equally likely, environments by their weights."""
+    if recipe.weights:
+        at = rng.choices(range(len(envs)), [recipe.weights.get(env.id, 1.0) for env in envs])[0]
+    else:
+        at = rng.randrange(len(envs))
     env = envs[at]
     level = rng.choice(levels_of(env, recipe.levels))
     effort = rng.choice(env.efforts)
@@ -93,6 +112,32 @@ def draw(recipe: Recipe, envs: list[Environment], rng: random.Random) -> tuple[i
     if prompt_key(task.prompt) % TEST_SHARE == 0:
         raise ValueError(f"{env.id} gave a held-out prompt in its train split: {task.id}")
     return at, task, effort, rng.choices(STYLES, recipe.styles[effort])[0]
+
+
+def slip(
+    ids: list[int], mask: list[int], rate: float, rng: random.Random, tok: ChatTokenizer
+) -> tuple[list[int], list[int]]:
+    """A demonstration with slips in its thinking, and its loss mask.
+
+    Before a symbol (with probability `rate`) comes another one of its kind that occurs in the text, and is taken back.
+    """
+    kinds = [{tok.encode(f" {c}")[0] for c in symbols} for symbols in _SYMBOLS]
+    retraction = tok.encode(RETRACTION)
+    out: list[int] = []
+    trained: list[int] = []
+    thinking = False
+    for at, token in enumerate(ids):
+        starts = mask[at] and (at == 0 or not mask[at - 1])
+        thinking = (thinking or bool(starts)) and token != tok.close_id
+        kind = next((k for k in kinds if token in k), None) if thinking else None
+        if kind is not None and rng.random() < rate:
+            others = sorted({t for t in ids if t in kind and t != token})
+            if others:
+                out += [rng.choice(others), *retraction]
+                trained += [0] + [1] * len(retraction)
+        out.append(token)
+        trained.append(mask[at])
+    return out, trained
 
 
 def make_shard(recipe: Recipe, envs: list[Environment], tok: ChatTokenizer, number: int) -> Shard:
@@ -106,11 +151,14 @@ def make_shard(recipe: Recipe, envs: list[Environment], tok: ChatTokenizer, numb
     while len(lengths) < recipe.sequences:
         at, task, effort, style = draw(recipe, envs, rng)
         sequence = demonstration(envs[at], task, effort, style, tok)
+        trained = tok.loss_mask(sequence)
+        if recipe.slips and style == "checked":
+            sequence, trained = slip(sequence, trained, recipe.slips, rng, tok)
         if len(sequence) > recipe.cap:
             too_long[envs[at].id] += 1
             continue
         ids += sequence
-        mask += tok.loss_mask(sequence)
+        mask += trained
         lengths.append(len(sequence))
         places.append(at)
     return Shard(

@@ -34,6 +34,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--limit-s", type=float, default=1e9, help="stop training after this wall time, in seconds")
     p.add_argument("--batch", type=int, default=1536, help="sequences of one optimizer step")
     p.add_argument("--micro-tokens", type=int, default=131072, help="padded tokens of one micro-batch")
+    p.add_argument(
+        "--slips", type=float, default=0.0, help="share of symbols of checked thinking that are first taken wrong"
+    )
+    p.add_argument(
+        "--weights-from", type=Path, help="log of a shorter run: environments are drawn by what it did not solve"
+    )
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--workers", type=int, default=2, help="processes that make demonstrations")
     p.add_argument("--device", default=None, help="cuda or cpu; default: cuda where there is one")
@@ -53,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         levels=tuple(args.levels),
         sequences=args.batch,
         seed=args.seed,
+        slips=args.slips,
+        weights=weights_from(args.weights_from) if args.weights_from else {},
     )
     log = train(args, recipe)
     log["command"] = "jointrl warmup " + " ".join(argv)
@@ -60,6 +68,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     path.write_text(json.dumps(log, indent=1) + "\n")
     print(f"wrote {path} and {', '.join(s['weights'] for s in log['starts'])}")
     return 0
+
+
+def weights_from(log: Path) -> dict[str, float]:
+    """What an earlier run did not solve of each environment, sampled, and a tenth for all.
+
+    Raises SystemExit saying what is wrong with the log.
+    """
+    try:
+        rates = json.loads(log.read_text())["starts"][-1]["sampled"]["by_environment"]
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise SystemExit(f"--weights-from {log}: no log of a finished `jointrl warmup` ({error!r})") from None
+    return {environment: round(1.1 - rate["all"], 4) for environment, rate in rates.items()}
 
 
 def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
@@ -120,6 +140,8 @@ def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
         "preset": args.preset,
         "levels": list(recipe.levels),
         "styles": STYLE_MIX,
+        "slips": recipe.slips,
+        "weights": recipe.weights,
         "schedule": {"tokens": int(args.tokens), "stop_at": args.stop_at, "batch": args.batch, "cap": recipe.cap},
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
         "seconds": round(time.perf_counter() - begin, 1),

@@ -142,12 +142,12 @@ def test_plans_exit_with_their_verdict_and_start_nothing(
         "== Processes",
         "== Arithmetic",
         "== Checks",
-        "64 groups x 8 samples",
+        "192 groups x 4 samples",
         "PASS  run folder",
     ):
         assert part in first
-    assert cli.main(["train", "learner.ranks=3", "--dry-run"]) == 2
-    assert cli.main(["plan", "learner.ranks=3"]) == 2
+    assert cli.main(["train", "learner.ranks=3", "algorithm.groups_per_step=64", "--dry-run"]) == 2
+    assert cli.main(["plan", "learner.ranks=3", "algorithm.groups_per_step=64"]) == 2
     assert "FAIL  batch" in capsys.readouterr().out
     assert not loop and not list(here.iterdir())
 
@@ -301,3 +301,18 @@ sys.exit(cli.main(["train"]))
     process.send_signal(sign)
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "cleaned up\n")
+
+
+@pytest.mark.parametrize("command", [["plan"], ["env", "list"], ["--help"]])
+def test_a_reader_that_has_gone_ends_a_command_quietly(command: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl.cli", *command],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": ""},
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read().decode()
+    assert process.wait(60) == 141 and "Error" not in said, said

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 import subprocess
 import sys
 
@@ -113,6 +114,53 @@ def test_a_shard_depends_on_the_recipe_and_its_number_only():
     for a, b in zip(here, there, strict=True):
         assert np.array_equal(a.ids, b.ids) and np.array_equal(a.mask, b.mask)
     assert not np.array_equal(here[0].ids[:500], here[1].ids[:500])
+
+
+def test_slips_are_taken_back_at_once_and_not_trained_on():
+    envs = ("primer/addition", "primer/reverse", "workshop/sum")
+    back = TOK.encode(demonstrations.RETRACTION)
+    assert len(back) == 1
+    slips = 0
+    for number, env in enumerate(Recipe(envs).load() * 40):
+        task = env.task("train", number, 2, 0)
+        ids = demonstrations.demonstration(env, task, task.efforts[-1], "checked", TOK)
+        mask = TOK.loss_mask(ids)
+        got, trained = demonstrations.slip(ids, mask, 0.2, random.Random(number), TOK)
+        at = [i for i, token in enumerate(got) if token == back[0]]
+        assert all(not trained[i - 1] and trained[i] for i in at)
+        for i in at:
+            wrong, right = TOK.decode([got[i - 1]]), TOK.decode([got[i + 1]])
+            assert wrong != right and wrong.strip().isdigit() == right.strip().isdigit()
+            thinking = TOK.decode(got[:i]).rsplit("<|open|>", 1)[1]
+            assert thinking.startswith("think<|sep|>"), "a slip is in the thinking"
+        taken = {i for j in at for i in (j - 1, j)}
+        kept = [i for i in range(len(got)) if i not in taken]
+        assert [got[i] for i in kept] == ids and [trained[i] for i in kept] == mask
+        slips += len(at)
+    assert slips > 100
+
+
+def test_environments_are_drawn_by_weight():
+    recipe = Recipe(PRIMER, levels=(1,), sequences=600, weights={"primer/copy": 4.0, "primer/count": 1.0})
+    shard = make_shard(recipe, recipe.load(), TOK, 0)
+    names = [e.id for e in recipe.load()]
+    share = {name: float(np.mean(shard.environment == i)) for i, name in enumerate(names)}
+    assert share["primer/copy"] == pytest.approx(4 / 6, abs=0.08)
+    assert share["primer/bracket_depth"] == pytest.approx(1 / 6, abs=0.06)
+    for wrong in ({"slips": 1.0}, {"slips": -0.1}, {"weights": {"primer/copy": 0.0}}):
+        with pytest.raises(ValueError, match="must be in"):
+            Recipe(PRIMER, **wrong)
+
+
+def test_weights_are_what_an_earlier_run_did_not_solve(tmp_path):
+    log = tmp_path / "log.json"
+    rates = {"a": {"all": 1.0}, "b": {"all": 0.25, "low": 0.0}}
+    log.write_text(json.dumps({"starts": [{}, {"sampled": {"by_environment": rates}}]}))
+    assert warmup.weights_from(log) == {"a": 0.1, "b": 0.85}
+    for text in ("{", "{}", '{"starts": []}'):
+        log.write_text(text)
+        with pytest.raises(SystemExit, match="no log of a finished"):
+            warmup.weights_from(log)
 
 
 def test_what_the_cap_refuses_is_counted():
