@@ -4,6 +4,7 @@
     python -m benchmarks.foundation train --seed 0    the default run: wall time and memory
     python -m benchmarks.foundation runs              what the runs of `train` and of its control show
     python -m benchmarks.foundation cli               the time of --help, and the refusal of wrong keys
+    python -m benchmarks.foundation start --log F     the committed start beside `jointrl warmup` from another seed
     python -m benchmarks.foundation hf                experiment=hf_tiny through vLLM: steps, weight versions, gap
     python -m benchmarks.foundation tests             make test: minutes, result and coverage
     python -m benchmarks.foundation curves --names A B    the curves of finished runs, into foundation-recipes.json
@@ -257,6 +258,28 @@ def cli() -> list[dict[str, Any]]:
     return out
 
 
+def start(log: Path) -> list[dict[str, Any]]:
+    """The committed start, and one that the same command made from another seed."""
+    logs = [json.loads(path.read_text()) for path in (ROOT / "assets" / "tiny.json", log)]
+    alike = ("preset", "levels", "styles", "schedule", "vocabulary_sha256")
+    if differ := [key for key in alike if logs[0][key] != logs[1][key]]:
+        raise SystemExit(f"{log} was made by another recipe: {', '.join(differ)}")
+    if logs[0]["seed"] == logs[1]["seed"]:
+        raise SystemExit(f"{log} has the committed start's seed")
+    ends = [log["starts"][-1] for log in logs]
+    rates = [round(100 * end["sampled"]["solve"], 1) for end in ends]
+    variance = sum(r * (100 - r) / end["sampled"]["n"] for r, end in zip(rates, ends, strict=True))
+    slack, apart = 1.96 * variance**0.5, abs(rates[0] - rates[1])
+    gains = [round(100 * end["probe"]["gain"], 1) for end in ends]
+    seeds, command = f"seeds {logs[0]['seed']} and {logs[1]['seed']}", logs[1]["command"].split(" --out")[0]
+    text = f"40 to 60, not further apart than {slack:.1f}"
+    holds = apart <= slack and all(40 <= r <= 60 for r in rates)
+    out = [line(f"jointrl warmup, {seeds}: held-out solve rate, sampled", rates, text, "%", holds, command)]
+    holds = min(gains) >= 10
+    out.append(line(f"jointrl warmup, {seeds}: worked minus direct", gains, ">= 10", "points", holds, command))
+    return out
+
+
 def hf() -> list[dict[str, Any]]:
     """The loop on a Hugging Face policy through vLLM: weights updated in every step, and the on-policy gap."""
     command = [JOINTRL, "train", "+experiment=hf_tiny", "run.overwrite=true"]
@@ -300,11 +323,12 @@ def tests() -> list[dict[str, Any]]:
 def main() -> None:
     """Measure what was asked for."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["setup", "train", "runs", "cli", "hf", "tests", "curves"])
+    p.add_argument("what", choices=["setup", "train", "runs", "cli", "start", "hf", "tests", "curves"])
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--effort", default="budget", help="budget, or none for the control")
     p.add_argument("--names", nargs="+", default=["seed0", "seed1", "seed2"])
     p.add_argument("--control", default="control")
+    p.add_argument("--log", type=Path, help="what `jointrl warmup` from another seed wrote")
     args = p.parse_args()
     if args.what == "setup":
         write(setup())
@@ -314,6 +338,8 @@ def main() -> None:
         curves(args.names)
     elif args.what == "runs":
         write(runs(args.names, args.control))
+    elif args.what == "start":
+        write(start(args.log))
     elif args.what == "hf":
         write(hf())
     elif args.what == "tests":
