@@ -2,8 +2,9 @@
 
 What can be folded into a matrix is: the weight of a norm and constant factors into a projection beside them,
 projections of one input into one. Scalars are tensors, which torch need not convert. A row's bits do not depend on the
-other rows if their number is a multiple of 16: no operation mixes rows, and whether all experts are run on all rows is
-decided by the sizes of the model alone.
+other rows if their number and the model's widths are multiples of 16: no operation mixes rows, and whether all experts
+are run on all rows is decided by the sizes of the model alone. (What a library does with the odd end of a row differs
+by processor, and may depend on where the row lies in memory.)
 """
 
 from __future__ import annotations

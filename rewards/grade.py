@@ -46,6 +46,8 @@ class Grade:
     evidence: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.status, GradeStatus):
+            raise TypeError(f"status must be a GradeStatus, not {self.status!r}: GradeStatus.CORRECT, for one")
         if self.status.has_reward != (self.reward is not None):
             raise ValueError(f"a grade with status {self.status} cannot have reward {self.reward}")
         if self.reward is not None and not (math.isfinite(self.reward) and 0.0 <= self.reward <= 1.0):

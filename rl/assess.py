@@ -12,7 +12,7 @@ from rl.algorithms import ADVANTAGES
 from rl.batch import trainable
 from rl.config import Config
 from rl.stats import GroupStats
-from rollout.trajectory import Group
+from rollout.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
     from rewards.effort import EffortReward
@@ -78,6 +78,22 @@ def assess(group: Group, reward: EffortReward, base_length: float, step: int, co
     elif config.algorithm.dynamic_sampling and outcome.zero_variance and priced.spread < _PRICE_SIGNAL:
         retired = Retired.ALL_SOLVED if outcome.mean >= 1.0 else Retired.ALL_FAILED
     return Assessed(group, raw, valid, lengths, shaped, estimate(priced), estimate(outcome), retired, step)
+
+
+def ungraded(groups: list[Assessed]) -> dict[str, str]:
+    """Environments of which no sample was valid, and what the first of them says."""
+    samples: dict[str, list[tuple[bool, Trajectory]]] = {}
+    for a in groups:
+        pairs = zip(a.valid, a.group.trajectories, strict=True)
+        samples.setdefault(a.group.order.task.environment, []).extend((bool(v), t) for v, t in pairs)
+    out: dict[str, str] = {}
+    for environment, rows in samples.items():
+        if not any(valid for valid, _ in rows):
+            first = rows[0][1]
+            told = first.grade.evidence.get("error") if first.grade else None
+            why = told or first.error or f"it ended as {first.stop}"
+            out[environment] = f"none of {len(rows)} samples has a grade, and none is trained on; the first: {why}"
+    return out
 
 
 def step_metrics(groups: list[Assessed]) -> dict[str, Any]:

@@ -74,12 +74,16 @@ def verify(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def latest(root: Path) -> tuple[Path | None, list[str]]:
-    """The newest folder that verifies (None if there is none), and a sentence for each newer one that was skipped."""
+def latest(root: Path, fits: Callable[[Path], None] = lambda folder: None) -> tuple[Path | None, list[str]]:
+    """The newest folder that verifies (None if there is none), and a sentence for each newer one that was skipped.
+
+    fits: raises CheckpointError for a whole folder that cannot be used for another reason.
+    """
     skipped: list[str] = []
     for folder in reversed(_folders(root)):
         try:
             verify(folder)
+            fits(folder)
             return folder, skipped
         except CheckpointError as e:
             skipped.append(str(e))

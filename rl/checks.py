@@ -42,7 +42,8 @@ _BOUNDS: dict[tuple[str, int], str] = {
     "evaluation.tasks evaluation.during_tasks evaluation.calibration_tasks "
     "logging.checkpoint_every logging.keep_checkpoints",
     (">=", 2): "algorithm.group_size rollout.min_group",
-    ("<=", 1): "learner.beta1 learner.beta2 learner.final_lr",
+    ("<=", 1): "learner.final_lr",
+    ("<", 1): "learner.beta1 learner.beta2",
     ("<=", 2): "learner.zero_stage",
     (">", 0): "algorithm.temperature algorithm.clip_low algorithm.clip_high algorithm.tis_cap learner.lr "
     "learner.clip_grad_norm learner.max_step_kl learner.timeout_s engine.request_timeout_s rollout.group_timeout_s "
@@ -108,8 +109,10 @@ def check_values(config: Config) -> list[Check]:
     for (sign, bound), keys in _BOUNDS.items():
         for key in keys.split():
             value = value_of(config, key)
-            inside = {">=": value >= bound, "<=": value <= bound, ">": value > bound}[sign]
-            if not (inside and math.isfinite(value)):
+            inside = {">=": value >= bound, "<=": value <= bound, ">": value > bound, "<": value < bound}[sign]
+            if not math.isfinite(value):
+                wrong.append((key, f"{value} must be a finite number"))
+            elif not inside:
                 wrong.append((key, f"{value} must be {sign} {bound}{_REASONS.get(key, '')}"))
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]*", config.run.name):
         wrong.append(("run.name", f"{config.run.name!r} is no folder name: use letters, digits and . _ = + -"))
@@ -118,6 +121,10 @@ def check_values(config: Config) -> list[Check]:
     for pattern, weight in config.envs.weights.items():
         if not (math.isfinite(weight) and weight >= 0):
             wrong.append((f"envs.weights.{pattern}", f"{weight} must be >= 0"))
+    for part, scale in config.learner.lr_scale.items():
+        if not (math.isfinite(scale) and scale >= 0):
+            wrong.append((f"learner.lr_scale.{part}", f"{scale} must be >= 0"))
+    wrong = list(dict.fromkeys(wrong))  # a value outside two bounds is told once
     return [Check(Verdict.FAIL, key, text) for key, text in wrong] or [Check(Verdict.PASS, "values", "in range")]
 
 

@@ -112,14 +112,16 @@ def load(path: Path) -> Config:
     """A configuration written by `dump`; raises UserError for a missing file or an unknown key."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     if not path.is_file():
         raise UserError(f"{path} does not exist: name a run that `jointrl runs` lists")
-    stored = OmegaConf.load(path)
     try:
-        return _object(OmegaConf.merge(OmegaConf.structured(Config), stored))
+        return _object(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path)))
     except OmegaConfBaseException as error:
         raise UserError(f"{path}: {_user_error(error)}") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
 
 
 def difference(config: Any, default: Any = None, prefix: str = "") -> dict[str, tuple[Any, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,9 +61,10 @@ def train_each(overrides: list[str], dry_run: bool) -> int:
             raise UserError(f"two jobs would be called {config.run.name}: start them one by one, each with a run.name")
         _refuse(config)
         run_folder(config)
-        named[config.run.name] = [*(w for w in job if not _sets_name(w)), f"run.name={config.run.name}"]
+        # Quoted: the name has an = in it.
+        named[config.run.name] = [*(w for w in job if not _sets_name(w)), f'run.name="{config.run.name}"']
     if dry_run:
-        print("\n".join(f"jointrl train {' '.join(words)}" for words in named.values()))
+        print("\n".join(f"jointrl train {shlex.join(words)}" for words in named.values()))
         return 0
     codes = {}
     for name, words in named.items():

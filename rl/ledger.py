@@ -108,6 +108,10 @@ class Ledger:
         """Groups in this state, in the order in which they were planned."""
         return [e for e in self.entries.values() if e.state is state]
 
+    def open(self) -> list[Entry]:
+        """Groups that are neither trained nor retired."""
+        return [e for e in self.entries.values() if e.state not in (GroupState.TRAINED, GroupState.RETIRED)]
+
     def counts(self) -> dict[str, int]:
         """Groups by state; they always add up to the groups planned."""
         c = Counter(str(e.state) for e in self.entries.values())

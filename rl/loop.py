@@ -5,19 +5,21 @@ mixture -> collector -> (workers, engines) -> assess -> batch -> learners -> syn
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from environments.catalogue import resolve, select
-from rl import checkpoint, evaluate
-from rl.assess import Assessed, assess, step_metrics
+from rl import checkpoint, evaluate, runfiles
+from rl.assess import Assessed, assess, step_metrics, ungraded
 from rl.batch import build_batch
 from rl.clock import Clock
 from rl.cluster import Cluster
 from rl.collect import Collector, StarvedError
 from rl.config import Config
 from rl.describe import describe
-from rl.ledger import Ledger
+from rl.errors import UserError
+from rl.ledger import Ledger, LedgerError
 from rl.mixture import held_out
 from rl.runlog import RunLog
 from rl.state import RunState
@@ -32,11 +34,28 @@ def train(config: Config, run_dir: Path) -> int:
 
 
 def resume(run_dir: Path) -> int:
-    """Continue a run from its newest checkpoint that verifies (from the start if it has none)."""
+    """Continue a run from its newest checkpoint that verifies and fits the ledger (from the start if it has none).
+
+    Raises UserError for a ledger that cannot be read.
+    """
     with RunLog.reopen(run_dir) as log:
-        folder, skipped = checkpoint.latest(run_dir / "checkpoints")
+        try:
+            with closing(Ledger(run_dir / "ledger.jsonl")) as ledger:
+                lines = ledger.seq
+        except LedgerError as error:
+            raise UserError(
+                f"{error}: put back a whole ledger.jsonl, a run is not continued without its books"
+            ) from None
+
+        def fits(folder: Path) -> None:
+            if (seq := checkpoint.load_state(folder)["ledger_seq"]) > lines:
+                raise checkpoint.CheckpointError(f"{folder} is at ledger line {seq}, the ledger has only {lines}")
+
+        folder, skipped = checkpoint.latest(run_dir / "checkpoints", fits)
         for why in skipped:
             log.event("checkpoint_skipped", reason=why)
+        if folder is None and (done := len(runfiles.metrics(run_dir))):
+            log.alert(f"no checkpoint is left of the {done} steps that were done: the run begins again")
         Run(log.config, run_dir, log, folder).go()
     return 0
 
@@ -52,6 +71,8 @@ class Run:
         self.pairs = held_out(config, environments, config.evaluation.tasks)
         self.state = RunState(config, environments)
         self.ledger = Ledger(run_dir / "ledger.jsonl")
+        self.warned: set[str] = set()
+        """Environments that an alert was written about."""
         self.saved = checkpoint.load_state(folder) if folder else None
         if self.saved:
             self.state.load_state_dict(self.saved)
@@ -84,6 +105,8 @@ class Run:
                     starved = error
                     log.alert(f"step {state.step}: {error}")
             after = self.evaluate("after", self.pairs, config.evaluation.greedy)
+        for entry in self.ledger.open():
+            self.ledger.retire(entry.id, "run_ended")
         self.ledger.close()
         log.close_run(state.before, after, self.ledger.counts(), self.ledger.reasons())
         if starved is not None:
@@ -114,6 +137,10 @@ class Run:
         self.log.step(state.step - 1, metrics | clock.seconds(), seen)
         if not (moved := metrics["learner/step_kl"]) <= config.learner.max_step_kl:  # also where it is no number
             self.log.alert(f"step {state.step - 1} moved the policy by a KL of {moved:.3g} per token")
+        for environment, why in ungraded(seen).items():
+            if environment not in self.warned:
+                self.warned.add(environment)
+                self.log.alert(f"{environment}: {why}")
         if state.step % config.logging.checkpoint_every == 0 or state.step == config.steps:
             self.save()
 

@@ -66,7 +66,10 @@ class Progress:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
-            print(text, flush=True)
+            try:
+                print(text, flush=True)
+            except BrokenPipeError:  # whoever read this has gone; the run's folder has it all, and the run goes on
+                self.enabled = False
 
     def close(self) -> None:
         """Take the bar away; nothing is shown afterwards but what is printed."""

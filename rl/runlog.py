@@ -21,6 +21,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -170,9 +171,10 @@ class RunLog:
         result["change"] = report.summary(before, after)
         runfiles.write(self.run_dir / "summary.json", json.dumps(result, indent=2) + "\n")
         self.progress.close()
-        print(f"\n{report.render(before, after)}\ngroups: {_counts(groups)}; retired: {_counts(retired)}")
-        print(f"run folder: {self.run_dir}", flush=True)
         self.event("finished", steps=self._last_step + 1)
+        with suppress(BrokenPipeError):  # whoever read this has gone; it is all in the folder
+            print(f"\n{report.render(before, after)}\ngroups: {_counts(groups)}; retired: {_counts(retired)}")
+            print(f"run folder: {self.run_dir}", flush=True)
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from rl import report, runfiles
 from rl.compose import load
+from rl.errors import UserError
 from rl.text import clock, percent, table
 
 _ALERTS = 5
@@ -25,7 +27,10 @@ def runs(root: Path) -> str:
     rows = []
     for folder in folders:
         steps = runfiles.metrics(folder)
-        total = load(folder / "config.yaml").steps
+        try:
+            total = str(load(folder / "config.yaml").steps)
+        except UserError:  # damaged, or of another version; `show` says what is wrong
+            total = "? (config.yaml is not readable)"
         attempts = len(runfiles.read(folder / "attempts.jsonl"))
         last = steps[-1] if steps else {}
         rows.append(
@@ -36,7 +41,7 @@ def runs(root: Path) -> str:
                 str(attempts),
                 _held_out(folder),
                 percent(last.get("solve_rate/all")),
-                _ago(max(f.stat().st_mtime for f in folder.glob("*.jsonl"))),
+                _ago(max(f.stat().st_mtime for f in [folder / "config.yaml", *folder.glob("*.jsonl")])),
             ]
         )
     return table(["run", "status", "steps", "attempts", "held-out %", "last step %", "last written"], rows)
@@ -52,8 +57,11 @@ def show(folder: Path) -> str:
     if steps:
         parts.append(_last_step(steps))
     retired: Counter[str] = Counter()
-    for step in steps:
-        retired.update({key.removeprefix(_RETIRED): n for key, n in step.items() if key.startswith(_RETIRED)})
+    if (folder / "summary.json").is_file():  # with what was retired in a step that was not finished, or at the end
+        retired.update(json.loads((folder / "summary.json").read_text())["retired"])
+    else:
+        for step in steps:
+            retired.update({key.removeprefix(_RETIRED): n for key, n in step.items() if key.startswith(_RETIRED)})
     if retired:
         parts.append("retired groups: " + ", ".join(f"{n:g} {reason}" for reason, n in retired.most_common()))
     notes = [e for e in events if e["event"] in ("alert", "failed", "wandb_failed", "checkpoint_skipped")]

@@ -179,6 +179,7 @@ def test_a_multirun_names_every_job_and_runs_one_after_the_other(
 
     def run(command: list[str], **kwargs: Any) -> Any:
         started.append(command[4:])
+        assert compose(command[4:]).run.name == command[-1].partition("=")[2].strip('"')
         return SimpleNamespace(returncode=3 if "seed=2" in command else 0)
 
     monkeypatch.setattr(launch.subprocess, "run", run)
@@ -186,17 +187,17 @@ def test_a_multirun_names_every_job_and_runs_one_after_the_other(
     assert cli.main([*words, "--dry-run"]) == 0 and not started
     assert cli.main(words) == 3
     assert started == [
-        ["seed=1", "+experiment=smoke", "learner.lr=1e-4", "run.name=smoke-seed=1"],
-        ["seed=2", "+experiment=smoke", "learner.lr=1e-4", "run.name=smoke-seed=2"],
+        ["seed=1", "+experiment=smoke", "learner.lr=1e-4", 'run.name="smoke-seed=1"'],
+        ["seed=2", "+experiment=smoke", "learner.lr=1e-4", 'run.name="smoke-seed=2"'],
     ]
     assert "smoke-seed=2: exit code 3" in capsys.readouterr().out
     started.clear()
     assert cli.main(["train", "-m", "learner.lr=0.1,0.2", "run.name=a,b"]) == 0
     assert [words[-1] for words in started] == [
-        "run.name=a-lr=0.1",
-        "run.name=b-lr=0.1",
-        "run.name=a-lr=0.2",
-        "run.name=b-lr=0.2",
+        'run.name="a-lr=0.1"',
+        'run.name="b-lr=0.1"',
+        'run.name="a-lr=0.2"',
+        'run.name="b-lr=0.2"',
     ]
     started.clear()
     assert cli.main(["train", "-m", "envs.names=[primer/copy],[primer?copy]"]) == 2 and not started
@@ -316,3 +317,16 @@ def test_a_reader_that_has_gone_ends_a_command_quietly(command: list[str]) -> No
     process.stdout.close()
     said = process.stderr.read().decode()
     assert process.wait(60) == 141 and "Error" not in said, said
+
+
+def test_a_damaged_run_hides_no_other(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("torn", "steps: ["), ("old", "foo: 1\n"), ("bytes", "\xff")):
+        a_run(here / "runs" / name)
+        (here / "runs" / name / "config.yaml").write_bytes(text.encode("latin-1"))
+        assert cli.main(["show", name]) == 2
+        assert f"runs/{name}/config.yaml" in capsys.readouterr().err
+    a_run(here / "runs" / "whole")
+    assert cli.main(["runs"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert "1/100" in rows["whole"]
+    assert all("not readable" in rows[name] for name in ("torn", "old", "bytes"))

@@ -15,8 +15,9 @@ from typing import Any
 import chaos_driver
 import pytest
 
-from rewards.grade import Grade
+from rewards.grade import Grade, GradeStatus
 from rl import loop, runfiles
+from rl.errors import UserError
 from rl.ledger import GroupState, Ledger
 
 DRIVER = Path(__file__).with_name("chaos_driver.py")
@@ -195,3 +196,71 @@ def test_an_asynchronous_run_loses_and_doubles_nothing(tmp_path: Path, staleness
     assert sum(ledger.counts().values()) == len(ledger.entries)
     numbers = sorted(int(id[1:]) for id in ledger.entries)
     assert numbers == list(range(len(numbers))), "no group of the mixture's stream is missing"
+
+
+def test_a_ledger_that_lost_lines_is_continued_from_the_checkpoint_that_fits_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "Cluster", loop.Cluster)
+    chaos_driver.main(tmp_path / "straight", 8, 0)
+    run = tmp_path / "cut"
+
+    def killed(learners: Any, batch: Any, at: int) -> dict[str, float]:
+        if at == 6:
+            raise KeyboardInterrupt
+        return {"learner/kl": 0.0, "learner/step_kl": 0.01} | whole(learners, batch, at)
+
+    whole = chaos_driver.PlayedLearners.train
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(chaos_driver.PlayedLearners, "train", killed)
+        chaos_driver.main(run, 8, 0)
+    ledger, newest = run / "ledger.jsonl", sorted((run / "checkpoints").glob("step_*"))[-1]
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    last = loop.checkpoint.load_state(newest)["ledger_seq"]
+    ledger.write_bytes(b"".join(lines[: last - 1]))
+    chaos_driver.main(run, 8, 0)
+    skipped = [e["reason"] for e in runfiles.read(run / "events.jsonl") if e["event"] == "checkpoint_skipped"]
+    assert skipped == [f"{newest} is at ledger line {last}, the ledger has only {last - 1}"]
+    assert books(run) == books(tmp_path / "straight")
+    ledger.write_bytes(b"no line\n" + b"".join(lines[:5]))
+    with pytest.raises(UserError, match=r"line 1 is not readable.*put back a whole ledger"):
+        chaos_driver.main(run, 8, 0)
+
+
+def test_a_run_without_its_checkpoints_says_that_it_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "Cluster", loop.Cluster)
+    chaos_driver.main(tmp_path, 6, 0)
+    for folder in (tmp_path / "checkpoints").glob("step_*"):
+        (folder / "manifest.json").unlink()
+    chaos_driver.main(tmp_path, 6, 0)
+    alerts = [e["message"] for e in runfiles.read(tmp_path / "events.jsonl") if e["event"] == "alert"]
+    assert alerts == ["no checkpoint is left of the 6 steps that were done: the run begins again"]
+
+
+def test_when_a_run_ends_every_group_is_trained_or_retired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "Cluster", loop.Cluster)
+    chaos_driver.main(tmp_path, 8, 2, orderly=True)
+    states = Counter((state, reason) for state, _, reason, *_ in books(tmp_path).values())
+    assert {state for state, _ in states} == {"trained", "retired"}
+    assert states["retired", "run_ended"] > 0
+
+
+def test_an_environment_without_grades_is_an_alert_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "Cluster", loop.Cluster)
+    play = chaos_driver.PlayedScheduler.play
+
+    def broken(self: Any, order: Any, i: int) -> Any:
+        t = play(self, order, i)
+        if order.task.environment == bad and "/train/" in order.task.id:
+            t.grade = Grade.failed(GradeStatus.GRADER_ERROR, "boom")
+        return t
+
+    chaos_driver.main(tmp_path / "fine", 2, 0)
+    bad = runfiles.read(tmp_path / "fine" / "rollouts" / "step_0.jsonl")[0]["environment"]
+    assert not [e for e in runfiles.read(tmp_path / "fine" / "events.jsonl") if e["event"] == "alert"]
+    monkeypatch.setattr(chaos_driver.PlayedScheduler, "play", broken)
+    chaos_driver.main(tmp_path / "bad", 8, 0)
+    alerts = [e["message"] for e in runfiles.read(tmp_path / "bad" / "events.jsonl") if e["event"] == "alert"]
+    assert len(alerts) == 1 and alerts[0].startswith(f"{bad}: none of ") and alerts[0].endswith("boom")
