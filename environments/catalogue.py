@@ -147,6 +147,8 @@ def select(
             audit.append((spec.id, reason))
         else:
             kept.append(spec)
+    if not names:
+        raise ValueError("no environment is named: give ids, globs or import paths, such as ['primer/*']")
     if not kept:
         raise ValueError(f"no environment is left of {list(names)}: {audit}")
     return kept, audit
@@ -169,7 +171,12 @@ def _why_not(spec: EnvSpec, exclude: Sequence[str], exclude_tags: Sequence[str])
 def _load(path: str) -> type[Environment]:
     """The class at `package.module:Class`."""
     module, _, name = path.partition(":")
-    cls = getattr(importlib.import_module(module), name, None)
+    try:
+        cls = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and imports another one that is not
+        raise ValueError(f"{path!r}: no module {module!r} is installed or in this folder") from None
     if not (isinstance(cls, type) and issubclass(cls, Environment)):
         raise ValueError(f"{path!r} is not an Environment: {module} has no such class")
     return cls

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from rl import runfiles
 from rl.config import Config
+from rl.errors import UserError
 from rl.keeper import Keeper
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,10 @@ class Cluster:
         self.config, self.version, self.phase, self.tell = config, version, phase, tell
         self.engines: dict[str, Any] = {}
         self.store = Path(config.sandbox.store) if config.sandbox.store else run_dir / "sandbox"
+        try:
+            self.store.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{self.store} cannot be made ({error.strerror}): choose another sandbox.store") from None
         self.run = runfiles.identity(run_dir)
 
     def __enter__(self) -> Self:

@@ -148,6 +148,8 @@ def _parse(words: list[str]) -> list[Any]:
             parsed += parser.parse_overrides([word])
         except HydraException as error:
             hint = f"did you mean +experiment={word}?" if word in groups()["experiment"] else "write key=value"
+            if "=" in word and "LexerNoViableAlt" in str(error):
+                hint = "quote what has other letters or signs in it, as in 'run.name=\"läuft\"'"
             raise UserError(f"{word!r} is not understood: {hint} ({str(error).splitlines()[0]})") from None
     keys = [o.key_or_group for o in parsed]
     for key in keys:
@@ -203,4 +205,6 @@ def _user_error(error: Exception) -> UserError:
         return _unknown(key)
     # Hydra puts "In 'group/option': ... raised while composing config:" before the cause.
     first = next(line for line in text.splitlines() if not line.endswith("composing config:"))
+    if "is not a ListConfig" in first:
+        first = "it is a list: write it in brackets, such as [primer/copy] or [1,2]"
     return UserError(f"{key}: {first}" if key else first)

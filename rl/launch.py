@@ -37,6 +37,8 @@ def print_plan(overrides: list[str]) -> int:
     config = compose(overrides)
     found = _plan(config)
     print(found.render())
+    if any(text.startswith("run.name:") for text in found.failures):
+        return 2
     try:
         print(f"PASS  run folder: {run_folder(config)}")
     except UserError as error:

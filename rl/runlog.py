@@ -52,7 +52,10 @@ class RunLog:
     def __init__(self, run_dir: Path, config: Config) -> None:
         if (run_dir / "config.yaml").exists():
             raise UserError(f"{run_dir} holds a run already: resume it, or choose another run.name")
-        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{run_dir} cannot be made ({error.strerror}): choose another run.root") from None
         self._open(run_dir, config)
         changes = {key: {"default": old, "value": new} for key, (old, new) in difference(config).items()}
         runfiles.write(run_dir / "changes.json", json.dumps(changes, indent=2) + "\n")

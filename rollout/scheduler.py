@@ -37,6 +37,9 @@ _PING_S = 2.0
 _SILENT_S = 60.0
 """A worker that has not answered for this long is stuck (a grader that never yields, say): it is replaced."""
 
+_LATE_S = 6.0
+"""A worker whose sign of life is overdue by this gets no further groups until it answers."""
+
 _MAX_LOSSES = 3
 """A group that has lost this many workers is the likely cause: it is quarantined."""
 
@@ -112,6 +115,8 @@ class Scheduler:
         self._queue: deque[_Held] = deque()
         self._workers = [self._start(f"worker{i}", i) for i in range(config.rollout.workers)]
         self._lost: list[tuple[GroupOrder, str]] = []
+        self._suspects: set[str] | None = None
+        """Environments that every lost worker was running; None before the first loss."""
         self._known: set[str] = set()
         self._progress = time.monotonic()
         self._warned = self._progress
@@ -214,7 +219,9 @@ class Scheduler:
             need = len(held.order.seeds)
             # A worker that has not answered yet is still starting, and a group's deadline runs from its dispatch.
             # A group larger than a worker's room gets a worker of its own.
+            now = time.monotonic()
             free = [w for w in self._workers if w.life and (w.episodes + need <= room or not w.groups)]
+            free = [w for w in free if w.ping is None or now - w.asked < _LATE_S]
             if not free:
                 return
             self._queue.popleft()
@@ -293,8 +300,12 @@ class Scheduler:
         ray.kill(worker.handle)
         self.counts["worker_lost"] += 1
         self._event("worker_lost", worker=worker.name, groups=sorted(worker.groups), reason=reason)
+        held_here = {held.order.task.environment for held in worker.groups.values()}
+        self._suspects = held_here if self._suspects is None else self._suspects & held_here
         if self.counts["worker_lost"] > _MAX_REPLACEMENTS:
-            raise RolloutError(f"{self.counts['worker_lost']} workers were lost, the last one {worker.name}: {reason}")
+            who = f"environments that all of them were running: {', '.join(sorted(self._suspects)) or 'none'}"
+            text = f"{self.counts['worker_lost']} workers were lost ({who}), the last one {worker.name}: {reason}"
+            raise RolloutError(text)
         at = self._workers.index(worker)
         base, _, life = worker.name.partition(".")
         self._workers[at] = self._start(f"{base}.{int(life or 0) + 1}", at)

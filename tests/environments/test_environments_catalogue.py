@@ -118,3 +118,14 @@ def test_a_selection_keeps_the_catalogues_order_and_says_what_it_left_out(monkey
 def test_a_pattern_that_does_nothing_is_an_error(names: list[str], exclude: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         select(names, exclude)
+
+
+def test_modules_that_are_not_there_and_empty_selections_are_told(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"no module 'nomod\.sub' is installed or in this folder"):
+        spec_of("nomod.sub:Nope")
+    (tmp_path / "halfway.py").write_text("import not_there_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        spec_of("halfway:Nope")
+    with pytest.raises(ValueError, match="no environment is named"):
+        select([], [])

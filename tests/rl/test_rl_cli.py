@@ -330,3 +330,21 @@ def test_a_damaged_run_hides_no_other(here: Path, capsys: pytest.CaptureFixture[
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     assert "1/100" in rows["whole"]
     assert all("not readable" in rows[name] for name in ("torn", "old", "bytes"))
+
+
+@pytest.mark.parametrize("key", ["run.root", "sandbox.store"])
+def test_a_folder_that_cannot_be_made_is_named_with_its_key(
+    here: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    (here / "file").touch()
+    words = ["train", f"{key}=file/below", "logging.wandb.mode=disabled", "logging.progress=false"]
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert "file/below" in said and f"choose another {key}" in said
+
+
+@pytest.mark.parametrize("name", ["''", "'..'"])
+def test_a_name_that_is_none_is_told_once(here: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert cli.main(["plan", f"run.name={name}"]) == 2
+    said = capsys.readouterr().out
+    assert "is no folder name" in said and "jointrl resume" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,16 @@ def test_nearest_prefers_the_same_section_and_whole_words() -> None:
     assert nearest("effort.lo.tau", keys) == "effort.low.tau"
     assert nearest("learnr.lr", keys) == "learner.lr"
     assert nearest("group_size", keys) == "algorithm.group_size"
+
+
+@pytest.mark.parametrize(
+    ("word", "what"),
+    [
+        ("envs.names=primer/copy", "envs.names: it is a list: write it in brackets"),
+        ("envs.levels=2", "envs.levels: it is a list: write it in brackets"),
+        ("run.name=läuft", "quote what has other letters"),
+    ],
+)
+def test_common_slips_of_writing_are_told_how_to_write_it(word: str, what: str) -> None:
+    with pytest.raises(UserError, match=re.escape(what)):
+        compose([word])

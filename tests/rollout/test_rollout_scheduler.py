@@ -221,6 +221,26 @@ def test_a_frozen_worker_is_replaced(make: Make, monkeypatch: pytest.MonkeyPatch
     assert [g.order.id for g in groups] == ["b"] and not lost and "no answer for" in s.told[0]["reason"]
 
 
+def test_a_worker_that_does_not_answer_gets_no_further_groups(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = make(1)
+    pid = s._workers[0].life["pid"]
+    monkeypatch.setattr(module, "_LATE_S", 0.5)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        end = time.monotonic() + module._PING_S + 2
+        s.submit([order(id="first")])
+        while time.monotonic() < end:
+            s.completed(0.5)
+        before = s.counts["dispatched"]
+        s.submit([order(id="second")])
+        s.completed(0.5)
+        assert s.counts["dispatched"] == before
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    groups, lost = settle(s)
+    assert {g.order.id for g in groups} == {"first", "second"} and not lost
+
+
 def test_when_nothing_moves_the_watchdog_says_who_holds_what(make: Make) -> None:
     s = make(1, "stuck", group_timeout_s=3.0)
     s.submit([order(id="held", n=2)])
@@ -244,7 +264,7 @@ def test_workers_that_keep_dying_end_the_run(make: Make, tmp_path: Path, monkeyp
     monkeypatch.setattr(module, "_MAX_REPLACEMENTS", 1)
     s = make(1)
     s.submit([order(Deadly, id="bad", n=1, answer=str(tmp_path), info={"kills": 99})])
-    with pytest.raises(RolloutError, match="2 workers were lost"):
+    with pytest.raises(RolloutError, match=r"2 workers were lost \(environments that all .*: worlds:Deadly\)"):
         settle(s)
 
 
