@@ -299,7 +299,14 @@ def hf() -> list[dict[str, Any]]:
             bool(means),
             text,
         ),
-        line("hf_tiny: |log-prob difference| of vLLM and learner, largest", largest, "measured", "nats", True, text),
+        line(
+            "hf_tiny: |log-prob difference| of vLLM and learner, largest, x 1e-6",
+            1e6 * largest,
+            "measured",
+            "1e-6 nats",
+            True,
+            text,
+        ),
     ]
 
 
