@@ -33,7 +33,7 @@ import psutil
 
 from benchmarks.foundation import line, write
 from rl import runfiles
-from rl.ledger import GroupState, Ledger
+from rl.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "JOINTRL_CHAOS"
@@ -161,8 +161,8 @@ def audit(run_dir: Path) -> list[str]:
     numbers = sorted(int(id[1:]) for id in ledger.entries)
     if numbers != list(range(len(numbers))):
         wrong.append(f"groups are missing: {numbers}")
-    if open_ := [e.id for e in ledger.entries.values() if e.state not in (GroupState.TRAINED, GroupState.RETIRED)]:
-        wrong.append(f"groups are neither trained nor retired: {open_}")
+    if unsettled := [e.id for e in ledger.unsettled()]:
+        wrong.append(f"groups are neither trained nor retired: {unsettled}")
     for row in runfiles.metrics(run_dir):
         step, lines = row["step"], _rollouts(run_dir, row)
         if twice := [id for id, n in Counter(r["id"] for r in lines).items() if n > 1]:

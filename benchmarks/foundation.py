@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -261,8 +262,9 @@ def cli() -> list[dict[str, Any]]:
 def start(log: Path) -> list[dict[str, Any]]:
     """The committed start, and one that the same command made from another seed."""
     logs = [json.loads(path.read_text()) for path in (ROOT / "assets" / "tiny.json", log)]
-    alike = ("preset", "levels", "styles", "schedule", "vocabulary_sha256")
-    if differ := [key for key in alike if logs[0][key] != logs[1][key]]:
+    alike = ("preset", "levels", "styles", "slips", "weights", "schedule", "vocabulary_sha256")
+    # What a log does not name was not there: no slips, no weights.
+    if differ := [key for key in alike if (logs[0].get(key) or None) != (logs[1].get(key) or None)]:
         raise SystemExit(f"{log} was made by another recipe: {', '.join(differ)}")
     if logs[0]["seed"] == logs[1]["seed"]:
         raise SystemExit(f"{log} has the committed start's seed")
@@ -296,7 +298,7 @@ def hf() -> list[dict[str, Any]]:
             1e6 * statistics.fmean(means),
             "measured",
             "1e-6 nats",
-            bool(means),
+            all(map(math.isfinite, means)),
             text,
         ),
         line(
@@ -304,7 +306,7 @@ def hf() -> list[dict[str, Any]]:
             1e6 * largest,
             "measured",
             "1e-6 nats",
-            True,
+            math.isfinite(largest),
             text,
         ),
     ]

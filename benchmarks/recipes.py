@@ -22,8 +22,8 @@ _SMALL_FIRST = {"embed_tokens": 0.1, "conv1d": 0.1}
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     "gain_alike": {"learner.lr_scale": {}},
-    "lr_half": {"learner.lr": 4e-4},
-    "lr_double": {"learner.lr": 1.6e-3},
+    "lr_half": {"learner.lr": 3.5e-4},
+    "lr_double": {"learner.lr": 1.4e-3},
     "not_orthogonal": {"learner.orthogonal": False, "learner.lr": 2e-4},
     "group_8": {"algorithm.group_size": 8, "algorithm.groups_per_step": 64},
     "adamw": {"learner.optimizer": "adamw", "learner.lr": 1.5e-4, "learner.lr_scale": _SMALL_FIRST},

@@ -108,7 +108,7 @@ class Ledger:
         """Groups in this state, in the order in which they were planned."""
         return [e for e in self.entries.values() if e.state is state]
 
-    def open(self) -> list[Entry]:
+    def unsettled(self) -> list[Entry]:
         """Groups that are neither trained nor retired."""
         return [e for e in self.entries.values() if e.state not in (GroupState.TRAINED, GroupState.RETIRED)]
 

@@ -105,7 +105,7 @@ class Run:
                     starved = error
                     log.alert(f"step {state.step}: {error}")
             after = self.evaluate("after", self.pairs, config.evaluation.greedy)
-        for entry in self.ledger.open():
+        for entry in self.ledger.unsettled():
             self.ledger.retire(entry.id, "run_ended")
         self.ledger.close()
         log.close_run(state.before, after, self.ledger.counts(), self.ledger.reasons())

@@ -39,3 +39,8 @@ def test_only_the_outcome_decides_solved() -> None:
 def test_grades_survive_json() -> None:
     for grade in (Grade.outcome(True, read="5"), Grade.unparsed(), Grade.failed(GradeStatus.GRADER_TIMEOUT, "slow")):
         assert Grade.from_json(json.loads(json.dumps(grade.to_json()))) == grade
+
+
+def test_a_status_is_one_of_ours_not_its_word() -> None:
+    with pytest.raises(TypeError, match=r"not 'correct': GradeStatus\.CORRECT"):
+        Grade(1.0, "correct")  # type: ignore[arg-type]

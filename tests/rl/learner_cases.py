@@ -150,3 +150,8 @@ def tensorwise(gradient: dict[str, np.ndarray], orthogonal: bool) -> dict[str, n
                 rms = noise * (square[tensor[k]][0] / square[tensor[k]][1]) ** 0.5
                 gradient[k] = orthogonalise(torch.tensor(g).double()).numpy() * (rms * max(g.shape) ** 0.5)
     return {k: g / (fisher.get(tensor[k], 1.0) * size) for k, g in gradient.items()}
+
+
+def relative(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
+    """Largest difference, relative to the largest value of its tensor."""
+    return max(float(np.abs(a[k] - b[k]).max() / max(1e-12, np.abs(b[k]).max())) for k in b)

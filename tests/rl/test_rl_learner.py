@@ -16,11 +16,6 @@ def _largest(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
     return max(float(np.abs(a[k] - b[k]).max()) for k in b)
 
 
-def _relative(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
-    """Largest difference, relative to the largest value of its tensor."""
-    return max(float(np.abs(a[k] - b[k]).max() / max(1e-12, np.abs(b[k]).max())) for k in b)
-
-
 # --- what the processes run -----------------------------------------------------------------------------------------
 
 
@@ -36,12 +31,9 @@ def gradients(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
     from rl.learner.rank import LearnerRank
 
     built = engine.build_optimizer
-
-    def build(groups: list[dict[str, Any]], c: Any) -> torch.optim.Optimizer:
-        # The first step of tensorwise is its gradient, as one of SGD is.
-        return built(groups, c) if c.optimizer == "tensorwise" else torch.optim.SGD(groups, lr=c.lr)
-
-    engine.build_optimizer = build
+    sgd = lambda groups, c: torch.optim.SGD(groups, lr=c.lr)
+    # The first step of tensorwise is its gradient, as one of SGD is.
+    engine.build_optimizer = lambda groups, c: (built if c.optimizer == "tensorwise" else sgd)(groups, c)
 
     def everything(learner: LearnerRank) -> dict[str, np.ndarray]:
         parts: list[Any] = [None, None]
@@ -85,7 +77,7 @@ def gradients(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
         for name, orthogonal in (("tensorwise", False), ("orthogonal", True)):
             learner = start(**spread, learner__orthogonal=orthogonal)
             got, _ = gradient(learner, batch.shards(2, 256))
-            out[f"ep{ep}_zero{zero}"][name] = _relative(got, cases.tensorwise(want, orthogonal))
+            out[f"ep{ep}_zero{zero}"][name] = cases.relative(got, cases.tensorwise(want, orthogonal))
     learner = start(learner__expert_parallel=2)
     for name, shards in {"one": batch.shards(2, 10**9), "small": batch.shards(2, 48)}.items():
         got, metrics = gradient(learner, shards)

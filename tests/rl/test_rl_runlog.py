@@ -383,3 +383,25 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys
     silent.phase("starting")
     silent.step(0, {})
     assert capsys.readouterr().out == ""
+
+
+def test_a_reader_that_has_gone_does_not_end_a_run(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from rl.config import Config; from rl.runlog import RunLog\n"
+        "c = Config(steps=1); c.logging.wandb.mode = 'disabled'\n"
+        f"with RunLog(Path({str(tmp_path / 'run')!r}), c) as log:\n"
+        "    sys.stdin.read()\n"
+        "    log.step(0, {'solve_rate/all': 0.5})\n"
+        "    log.alert('heard by nobody')\n"
+        "    log.close_run([], [], {}, {})\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert process.stdout is not None and process.stdin is not None and process.stderr is not None
+    process.stdout.close()
+    process.stdin.close()
+    said = process.stderr.read().decode()
+    process.wait(60)
+    events = [e["event"] for e in runfiles.read(tmp_path / "run" / "events.jsonl")]
+    assert "alert" in events and events[-1] == "finished", said
