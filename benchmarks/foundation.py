@@ -262,9 +262,8 @@ def cli() -> list[dict[str, Any]]:
 def start(log: Path) -> list[dict[str, Any]]:
     """The committed start, and one that the same command made from another seed."""
     logs = [json.loads(path.read_text()) for path in (ROOT / "assets" / "tiny.json", log)]
-    alike = ("preset", "levels", "styles", "slips", "weights", "schedule", "vocabulary_sha256")
-    # What a log does not name was not there: no slips, no weights.
-    if differ := [key for key in alike if (logs[0].get(key) or None) != (logs[1].get(key) or None)]:
+    alike = ("preset", "levels", "styles", "weights", "schedule", "vocabulary_sha256")
+    if differ := [key for key in alike if logs[0][key] != logs[1][key]]:
         raise SystemExit(f"{log} was made by another recipe: {', '.join(differ)}")
     if logs[0]["seed"] == logs[1]["seed"]:
         raise SystemExit(f"{log} has the committed start's seed")

@@ -33,16 +33,12 @@ STYLES: tuple[Style, ...] = ("direct", "worked", "checked")
 STYLE_MIX: dict[str, tuple[float, float, float]] = {
     "low": (0.75, 0.20, 0.05),
     "medium": (0.40, 0.50, 0.10),
-    "high": (0.10, 0.75, 0.15),
-    "max": (0.05, 0.20, 0.75),
+    "high": (0.00, 0.98, 0.02),
+    "max": (0.00, 0.02, 0.98),
 }
-"""Share of each style by effort: tied to it, so that efforts differ in length from the start, but not fixed: worked
-answers are right more often, and RL has to find out for which effort and task they pay."""
-
-RETRACTION = " !"
-"""What takes back the symbol before it."""
-
-_SYMBOLS = ("0123456789", "abcdefghijklmnopqrstuvwxyz")
+"""Share of each style by effort. `high` and `max` are tied to theirs: styles that RL would have to unlearn there are
+unlearned by all efforts together, and lengths come close. `low` is not: thinking is right more often, and RL has to
+find out for which tasks it pays."""
 
 _WAIT_S = 300.0
 """Deadline of one shard; a worker that needs longer is an error."""
@@ -52,9 +48,7 @@ _WAIT_S = 300.0
 class Recipe:
     """What the stream draws from; `environments` are catalogue ids or globs, `cap` the longest sequence in tokens.
 
-    `slips`: probability of a slip before each symbol of the thinking of a checked answer: a wrong symbol, taken back at
-    once. The wrong ones are not trained on, taking them back is. `weights`: how often each environment is drawn, by id
-    (1 where it is not named).
+    `weights`: how often each environment is drawn, by id (1 where it is not named).
     """
 
     environments: tuple[str, ...] = ("*",)
@@ -64,12 +58,11 @@ class Recipe:
     sequences: int = 2048
     cap: int = 256
     seed: int = 0
-    slips: float = 0.0
     weights: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.slips < 1 or any(not w > 0 for w in self.weights.values()):
-            raise ValueError(f"slips {self.slips} must be in [0, 1), weights above 0: {self.weights}")
+        if any(not w > 0 for w in self.weights.values()):
+            raise ValueError(f"weights must be above 0: {self.weights}")
 
     def load(self) -> list[Environment]:
         """The selected environments, in catalogue order."""
@@ -114,32 +107,6 @@ def draw(recipe: Recipe, envs: list[Environment], rng: random.Random) -> tuple[i
     return at, task, effort, rng.choices(STYLES, recipe.styles[effort])[0]
 
 
-def slip(
-    ids: list[int], mask: list[int], rate: float, rng: random.Random, tok: ChatTokenizer
-) -> tuple[list[int], list[int]]:
-    """A demonstration with slips in its thinking, and its loss mask.
-
-    Before a symbol (with probability `rate`) comes another one of its kind that occurs in the text, and is taken back.
-    """
-    kinds = [{tok.encode(f" {c}")[0] for c in symbols} for symbols in _SYMBOLS]
-    retraction = tok.encode(RETRACTION)
-    out: list[int] = []
-    trained: list[int] = []
-    thinking = False
-    for at, token in enumerate(ids):
-        starts = mask[at] and (at == 0 or not mask[at - 1])
-        thinking = (thinking or bool(starts)) and token != tok.close_id
-        kind = next((k for k in kinds if token in k), None) if thinking else None
-        if kind is not None and rng.random() < rate:
-            others = sorted({t for t in ids if t in kind and t != token})
-            if others:
-                out += [rng.choice(others), *retraction]
-                trained += [0] + [1] * len(retraction)
-        out.append(token)
-        trained.append(mask[at])
-    return out, trained
-
-
 def make_shard(recipe: Recipe, envs: list[Environment], tok: ChatTokenizer, number: int) -> Shard:
     """Shard `number` of the stream. Raises ValueError if an environment fits the cap hardly ever."""
     rng = random.Random(f"{recipe.seed}|demonstrations|{number}")
@@ -151,14 +118,11 @@ def make_shard(recipe: Recipe, envs: list[Environment], tok: ChatTokenizer, numb
     while len(lengths) < recipe.sequences:
         at, task, effort, style = draw(recipe, envs, rng)
         sequence = demonstration(envs[at], task, effort, style, tok)
-        trained = tok.loss_mask(sequence)
-        if recipe.slips and style == "checked":
-            sequence, trained = slip(sequence, trained, recipe.slips, rng, tok)
         if len(sequence) > recipe.cap:
             too_long[envs[at].id] += 1
             continue
         ids += sequence
-        mask += trained
+        mask += tok.loss_mask(sequence)
         lengths.append(len(sequence))
         places.append(at)
     return Shard(

@@ -33,13 +33,19 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--keep-at", nargs="*", type=float, default=[], help="also keep the weights at these solve rates")
     p.add_argument("--limit-s", type=float, default=1e9, help="stop training after this wall time, in seconds")
     p.add_argument("--batch", type=int, default=1536, help="sequences of one optimizer step")
+    p.add_argument("--cap", type=int, default=256, help="longest demonstration, in tokens; longer ones are counted")
     p.add_argument("--micro-tokens", type=int, default=131072, help="padded tokens of one micro-batch")
     p.add_argument(
-        "--slips", type=float, default=0.0, help="share of symbols of checked thinking that are first taken wrong"
+        "--style",
+        nargs="+",
+        default=[],
+        metavar="EFFORT=DIRECT,WORKED,CHECKED",
+        help="how often an effort answers directly, thinks, or thinks and checks, for example low=0.75,0.2,0.05",
     )
     p.add_argument(
         "--weights-from", type=Path, help="log of a shorter run: environments are drawn by what it did not solve"
     )
+    p.add_argument("--like", type=Path, help="log of another run: what is not given here is taken from its recipe")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--workers", type=int, default=2, help="processes that make demonstrations")
     p.add_argument("--device", default=None, help="cuda or cpu; default: cuda where there is one")
@@ -52,15 +58,22 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    args = parser().parse_args(argv)
+    flags = parser()
+    args = flags.parse_args(argv)
+    styles, weights = STYLE_MIX, {}
+    if args.like:
+        options, styles, weights = like(args.like)
+        flags.set_defaults(**options)
+        args = flags.parse_args(argv)
     recipe = Recipe(
         tuple(args.envs),
         tuple(args.exclude),
         levels=tuple(args.levels),
+        styles=styles | dict(map(style_of, args.style)),
         sequences=args.batch,
+        cap=args.cap,
         seed=args.seed,
-        slips=args.slips,
-        weights=weights_from(args.weights_from) if args.weights_from else {},
+        weights=weights_from(args.weights_from) if args.weights_from else weights,
     )
     log = train(args, recipe)
     log["command"] = "jointrl warmup " + " ".join(argv)
@@ -68,6 +81,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     path.write_text(json.dumps(log, indent=1) + "\n")
     print(f"wrote {path} and {', '.join(s['weights'] for s in log['starts'])}")
     return 0
+
+
+def style_of(text: str) -> tuple[str, tuple[float, float, float]]:
+    """An effort and its shares of direct, worked and checked answers. Raises SystemExit for anything else."""
+    effort, _, shares = text.partition("=")
+    try:
+        direct, worked, checked = (float(x) for x in shares.split(","))
+        right = min(direct, worked, checked) >= 0 and abs(direct + worked + checked - 1) < 1e-6
+    except ValueError:
+        right = False
+    if not right or effort not in STYLE_MIX:
+        wanted = f"one of {', '.join(STYLE_MIX)}, and three shares that add up to 1: low=0.75,0.2,0.05"
+        raise SystemExit(f"--style {text}: give {wanted}")
+    return effort, (direct, worked, checked)
+
+
+def like(log: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, float]]:
+    """Flags, styles and weights of an earlier run. Raises SystemExit saying what is wrong with its log."""
+    try:
+        said = json.loads(log.read_text())
+        schedule = said["schedule"]
+        options = {"preset": said["preset"], "envs": list(said["sequences"]), "levels": said["levels"]}
+        options |= {key: schedule[key] for key in ("tokens", "stop_at", "batch", "cap")}
+        styles = {effort: tuple(shares) for effort, shares in said["styles"].items()}
+        return options, styles, said["weights"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SystemExit(f"--like {log}: no log of a finished `jointrl warmup` ({error!r})") from None
 
 
 def weights_from(log: Path) -> dict[str, float]:
@@ -139,8 +179,7 @@ def train(args: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
         "seed": args.seed,
         "preset": args.preset,
         "levels": list(recipe.levels),
-        "styles": STYLE_MIX,
-        "slips": recipe.slips,
+        "styles": recipe.styles,
         "weights": recipe.weights,
         "schedule": {"tokens": int(args.tokens), "stop_at": args.stop_at, "batch": args.batch, "cap": recipe.cap},
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),

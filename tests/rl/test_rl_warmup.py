@@ -2,9 +2,9 @@
 
 import itertools
 import json
-import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from rl.imitate import Imitator, Pace, batches
 TOK = ChatTokenizer()
 PRIMER = ("primer/copy", "primer/count", "primer/bracket_depth")
 CPU = torch.device("cpu")
+ASSETS = Path(__file__).parents[2] / "assets"
 
 
 @pytest.fixture(autouse=True)
@@ -116,30 +117,6 @@ def test_a_shard_depends_on_the_recipe_and_its_number_only():
     assert not np.array_equal(here[0].ids[:500], here[1].ids[:500])
 
 
-def test_slips_are_taken_back_at_once_and_not_trained_on():
-    envs = ("primer/addition", "primer/reverse", "workshop/sum")
-    back = TOK.encode(demonstrations.RETRACTION)
-    assert len(back) == 1
-    slips = 0
-    for number, env in enumerate(Recipe(envs).load() * 40):
-        task = env.task("train", number, 2, 0)
-        ids = demonstrations.demonstration(env, task, task.efforts[-1], "checked", TOK)
-        mask = TOK.loss_mask(ids)
-        got, trained = demonstrations.slip(ids, mask, 0.2, random.Random(number), TOK)
-        at = [i for i, token in enumerate(got) if token == back[0]]
-        assert all(not trained[i - 1] and trained[i] for i in at)
-        for i in at:
-            wrong, right = TOK.decode([got[i - 1]]), TOK.decode([got[i + 1]])
-            assert wrong != right and wrong.strip().isdigit() == right.strip().isdigit()
-            thinking = TOK.decode(got[:i]).rsplit("<|open|>", 1)[1]
-            assert thinking.startswith("think<|sep|>"), "a slip is in the thinking"
-        taken = {i for j in at for i in (j - 1, j)}
-        kept = [i for i in range(len(got)) if i not in taken]
-        assert [got[i] for i in kept] == ids and [trained[i] for i in kept] == mask
-        slips += len(at)
-    assert slips > 100
-
-
 def test_environments_are_drawn_by_weight():
     recipe = Recipe(PRIMER, levels=(1,), sequences=600, weights={"primer/copy": 4.0, "primer/count": 1.0})
     shard = make_shard(recipe, recipe.load(), TOK, 0)
@@ -147,9 +124,8 @@ def test_environments_are_drawn_by_weight():
     share = {name: float(np.mean(shard.environment == i)) for i, name in enumerate(names)}
     assert share["primer/copy"] == pytest.approx(4 / 6, abs=0.08)
     assert share["primer/bracket_depth"] == pytest.approx(1 / 6, abs=0.06)
-    for wrong in ({"slips": 1.0}, {"slips": -0.1}, {"weights": {"primer/copy": 0.0}}):
-        with pytest.raises(ValueError, match="must be in"):
-            Recipe(PRIMER, **wrong)
+    with pytest.raises(ValueError, match="above 0"):
+        Recipe(PRIMER, weights={"primer/copy": 0.0})
 
 
 def test_weights_are_what_an_earlier_run_did_not_solve(tmp_path):
@@ -161,6 +137,31 @@ def test_weights_are_what_an_earlier_run_did_not_solve(tmp_path):
         log.write_text(text)
         with pytest.raises(SystemExit, match="no log of a finished"):
             warmup.weights_from(log)
+
+
+def test_styles_are_given_by_effort():
+    assert warmup.style_of("max=0,0.25,0.75") == ("max", (0.0, 0.25, 0.75))
+    for wrong in ("max", "max=1,0", "max=1,1,-1", "max=0.5,0.2,0.2", "often=1,0,0", "low=a,b,c"):
+        with pytest.raises(SystemExit, match="three shares that add up to 1"):
+            warmup.style_of(wrong)
+
+
+def test_a_run_is_repeated_from_its_log(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(warmup, "train", lambda args, recipe: seen.append((args, recipe)) or {"starts": []})
+    flags = "--envs primer/copy primer/count --levels 1 --tokens 4000 --batch 32 --cap 200 --style max=0,0,1"
+    old = json.loads((ASSETS / "tiny.json").read_text())
+    for argv in (flags.split(), ["--like", str(ASSETS / "tiny.json"), "--seed", "1", "--batch", "64"]):
+        assert warmup.main([*argv, "--out", str(tmp_path)]) == 0
+    (_, first), (args, again) = seen
+    assert first.environments == ("primer/copy", "primer/count") and first.cap == 200
+    assert first.styles == demonstrations.STYLE_MIX | {"max": (0.0, 0.0, 1.0)}
+    assert again.environments == tuple(old["sequences"]) and again.weights == old["weights"]
+    assert {e: list(s) for e, s in again.styles.items()} == old["styles"]
+    assert (args.tokens, args.seed, again.sequences) == (old["schedule"]["tokens"], 1, 64)
+    (tmp_path / "broken.json").write_text('{"preset": "tiny"}')
+    with pytest.raises(SystemExit, match="no log of a finished"):
+        warmup.main(["--like", str(tmp_path / "broken.json")])
 
 
 def test_what_the_cap_refuses_is_counted():
