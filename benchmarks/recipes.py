@@ -4,6 +4,10 @@ The parts are the run's own (mixture, demonstrations' chat, grading, assessment,
 are the processes: one device samples and learns in turn, exactly on policy, in single-turn environments.
 
     python -m benchmarks.recipes --start assets/tiny.safetensors --steps 80 --seeds 0 1 2 --out recipes.jsonl
+    python -m benchmarks.recipes --start A/tiny.safetensors B/tiny.safetensors --recipes lam_06 --out starts.jsonl
+    python -m benchmarks.recipes --summary starts.jsonl    into benchmarks/results/foundation-starts.json
+
+A start's log (the JSON that `jointrl warmup` writes beside it) is part of its summary.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any
 
 from benchmarks.solo import Solo, configured
 
+SUMMARY = Path(__file__).parent / "results" / "foundation-starts.json"
 _SMALL_FIRST = {"embed_tokens": 0.1, "conv1d": 0.1}
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -29,6 +34,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "adamw": {"learner.optimizer": "adamw", "learner.lr": 1.5e-4, "learner.lr_scale": _SMALL_FIRST},
     "adamw_alike": {"learner.optimizer": "adamw", "learner.lr": 1.5e-4, "learner.lr_scale": {}},
     "muon": {"learner.optimizer": "muon", "learner.lr": 2e-4, "learner.lr_scale": _SMALL_FIRST},
+    "lam_06": {"effort.low.lam": 0.6},
+    "lam_08": {"effort.low.lam": 0.8},
+    "low_more_often": {"effort.low.share": 1.6},
     "no_price": {"effort.kind": "none"},
     "no_qat": {"model.quant.expert_weights": "none", "model.quant.expert_activations": "none"},
     "grpo": {"algorithm.advantage": "grpo"},
@@ -38,7 +46,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace) -> dict[str, Any]:
+def run(start: str, name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """One recipe with one seed: evaluation rows before, during and after, and the curve."""
     import numpy as np
     import torch
@@ -53,7 +61,7 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
     from rl.learner.tensorwise import Momentum, TensorScale
     from rl.mixture import held_out
 
-    solo = Solo(configured(changes, seed), args.start, args.envs, args.device)
+    solo = Solo(configured(changes, seed), start, args.envs, args.device)
     config, policy, state = solo.config, solo.policy, solo.state
     freeze(policy)
     trained = [p for p in policy.parameters() if p.requires_grad]
@@ -114,7 +122,14 @@ def run(name: str, changes: dict[str, Any], seed: int, args: argparse.Namespace)
         if args.every and state.step % args.every == 0 and state.step < args.steps:
             evaluations.append(solo.examine(pairs[: args.during], f"step_{state.step}"))
     evaluations.append(solo.examine(pairs, "after"))
-    return {"recipe": name, "changes": changes, "seed": seed, "curve": curve, "evaluations": evaluations}
+    return {
+        "start": start,
+        "recipe": name,
+        "changes": changes,
+        "seed": seed,
+        "curve": curve,
+        "evaluations": evaluations,
+    }
 
 
 def describe(result: dict[str, Any]) -> str:
@@ -138,9 +153,34 @@ def describe(result: dict[str, Any]) -> str:
     return f"{text} | worst {down[1][6:]} {100 * down[0]:+.0f} | {inner} | {result['curve'][-1]['seconds']:.0f} s"
 
 
-def _work(job: tuple[str, int], args: argparse.Namespace) -> dict[str, Any]:
-    name, seed = job
-    result = run(name, RECIPES[name], seed, args)
+def summarise(path: Path) -> dict[str, Any]:
+    """What runs from several starts show: each start's recipe, and each run's change from before to after."""
+    rows = [json.loads(text) for text in path.read_text().splitlines()]
+    starts, runs = {}, []
+    for start in sorted({row["start"] for row in rows}):
+        log = json.loads(Path(start).with_suffix(".json").read_text())
+        end = log["starts"][-1]
+        starts[Path(start).parent.name] = {
+            "styles": {e: log["styles"][e] for e in ("low", "high", "max")},
+            "weighted": bool(log["weights"]),
+            "slips": log.get("slips", 0.0),
+            "tokens": end["tokens"],
+            "seed": log["seed"],
+            "sampled": end["sampled"]["solve"],
+            "gain of thinking": end["probe"]["gain"],
+        }
+    for row in rows:
+        first, last = row["evaluations"][0], row["evaluations"][-1]
+        pair = {p: [round(100 * e[p]["solve/macro"], 1) for e in (first, last)] for p in ("sampled", "greedy")}
+        tokens = {e: last["sampled"][f"tokens_p50/all/{e}"] for e in ("low", "high", "max")}
+        about = {"start": Path(row["start"]).parent.name, "recipe": row["recipe"], "changes": row["changes"]}
+        runs.append(about | {"seed": row["seed"], "steps": len(row["curve"])} | pair | {"tokens": tokens})
+    return {"starts": starts, "runs": sorted(runs, key=lambda r: (r["start"], r["recipe"], r["seed"]))}
+
+
+def _work(job: tuple[str, str, int], args: argparse.Namespace) -> dict[str, Any]:
+    start, name, seed = job
+    result = run(start, name, RECIPES[name], seed, args)
     print(describe(result), flush=True)
     if args.out:  # at once: what has ended stays if the rest is cut off
         with args.out.open("a") as f:
@@ -151,7 +191,8 @@ def _work(job: tuple[str, int], args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Run the chosen recipes, several processes at a time."""
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    p.add_argument("--start", required=True, help="safetensors weights")
+    p.add_argument("--start", nargs="+", default=["assets/tiny.safetensors"], help="safetensors weights")
+    p.add_argument("--summary", type=Path, help="runs nothing: sums up what --out wrote")
     p.add_argument("--recipes", nargs="+", default=list(RECIPES))
     p.add_argument("--seeds", nargs="+", type=int, default=[0])
     p.add_argument("--steps", type=int, default=80)
@@ -164,15 +205,18 @@ def main() -> None:
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--out", type=Path, help="JSON lines, one for each recipe and seed as it ends")
     args = p.parse_args()
-    jobs = [(name, seed) for seed in args.seeds for name in args.recipes]
+    if args.summary:
+        SUMMARY.write_text(json.dumps(summarise(args.summary), indent=1) + "\n")
+        return
+    jobs = [(start, name, seed) for seed in args.seeds for start in args.start for name in args.recipes]
     context = multiprocessing.get_context("spawn")
     with context.Pool(args.processes, maxtasksperchild=1) as pool:
         calls = [pool.apply_async(_work, (job, args)) for job in jobs]
         for call in calls:
             call.wait()
-        for (name, seed), call in zip(jobs, calls, strict=True):
+        for (start, name, seed), call in zip(jobs, calls, strict=True):
             if not call.successful():
-                print(f"{name} seed {seed} failed")
+                print(f"{name} seed {seed} from {start} failed")
 
 
 if __name__ == "__main__":
