@@ -125,7 +125,7 @@ class EffortConfig:
 
     kind: str = "budget"
     """budget (price and override), price (price only), or none (outcome alone: the negative control)."""
-    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.75, tau=3.0))
+    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.7, tau=3.0, share=1.5))
     medium: EffortLevel = field(default_factory=lambda: EffortLevel(enabled=False, lam=0.05, tau=4.0))
     high: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.02, tau=6.0))
     max: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.0, tau=12.0))
@@ -278,7 +278,7 @@ class ControlsConfig:
 class Config:
     """A whole run."""
 
-    steps: int = 110
+    steps: int = 90
     """Optimizer steps."""
     seed: int = 0
     """Base seed: tasks, efforts and samples derive from it, never from a rank."""
