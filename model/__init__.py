@@ -2,7 +2,8 @@
 
 In: token ids and lengths. Out: hidden states, logits, expert routes, decode states, named full-precision weights.
 Start at `build.build_policy`; `decoder.Policy` is the model, `config.K3Config` its numbers, `cache.DecodeState` its
-memory between tokens, `quant.QuantSpec` what is fake-quantised, `balance` how experts are kept evenly loaded.
+memory between tokens, `quant.QuantSpec` what is fake-quantised, `balance` how experts are kept evenly loaded. Images:
+`image` cuts them, `chat` renders their places, `vision` turns them into rows that stand there.
 Importing this package imports no torch.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, gt
 from typing import Any, cast
@@ -23,6 +23,8 @@ from model.norms import Query, RMSNorm, Scale
 from model.packing import Packing
 from model.quant import QuantSpec
 from model.step import DecodeStep
+from model.vision import Grid, MoonViT, Placed, Projector
+from model.vision_config import VisionConfig
 
 EXPERT_WEIGHTS = ("w1", "w2", "w3")
 
@@ -88,13 +90,18 @@ class Backbone(nn.Module):
         mixer: Callable[[int, nn.Module, Tensor], Tensor],
         routes: Tensor | None = None,
         copies: Tensor | None = None,
+        images: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run depth on packed tokens: ids [N], mixer(layer, module, x [N, H]) -> [N, H], routes [N, L_moe, K] or None.
 
         copies Long [N] or None: rows that each token stands for, where the experts' balance is counted.
+        images (index Long [M], features [M, H]) or None: what stands in place of those tokens' embeddings.
         Returns (final hidden [N, H], chosen experts Long [N, L_moe, K]).
         """
-        bank = BlockBank(self.embed_tokens(ids), self.block_size)
+        embedded = self.embed_tokens(ids)
+        if images is not None:
+            embedded = embedded.index_copy(0, images[0], images[1].to(embedded))
+        bank = BlockBank(embedded, self.block_size)
         chosen: list[Tensor] = []
         for i, layer in enumerate(cast("Iterable[DecoderLayer]", self.layers)):
             x = bank.mix(*layer.attention_mix(), self.eps)
@@ -119,11 +126,13 @@ class Policy(nn.Module):
     shares_prefixes = True
     """Whether `forward` takes parents: rows that begin alike are computed once."""
 
-    def __init__(self, config: K3Config, quant: QuantSpec | None = None) -> None:
+    def __init__(self, config: K3Config, quant: QuantSpec | None = None, vision: VisionConfig | None = None) -> None:
         super().__init__()
         self.config, self.quant = config, quant or QuantSpec()
         self.model = Backbone(config, self.quant)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.vision_tower = None if vision is None else MoonViT(vision)
+        self.mm_projector = None if vision is None else Projector(vision, config.hidden_size)
         kinds = config.layer_types
         self._derived = False
         self._watched: list[Tensor] = []
@@ -146,10 +155,12 @@ class Policy(nn.Module):
     def reset_parameters(self, seed: int = 0) -> None:
         """Matrices N(0, initializer_range), norms 1, pseudo-queries and selection bias 0, KDA gates reset."""
         generator = torch.Generator().manual_seed(seed)
-        kept = ("norm.weight", "res_proj.weight", "k_norm.bias", "A_log", "dt_bias")
+        vision = torch.Generator().manual_seed(seed)  # its own: a tower changes no weight of the text model
+        kept = ("norm.weight", "norm0.weight", "norm1.weight", "res_proj.weight", "k_norm.bias", "A_log", "dt_bias")
         for name, p in self.named_parameters():
             if not name.endswith(kept):
-                noise = torch.randn(p.shape, generator=generator, dtype=torch.float32)
+                source = vision if name.startswith(("vision_tower.", "mm_projector.")) else generator
+                noise = torch.randn(p.shape, generator=source, dtype=torch.float32)
                 p.copy_(noise * self.config.initializer_range)
         for m in self.modules():
             if isinstance(m, KDA):
@@ -179,15 +190,42 @@ class Policy(nn.Module):
 
     # --- training ---------------------------------------------------------------------------------------------------
 
+    def freeze_vision(self, tower: bool = True, projector: bool = False) -> None:
+        """Whether the tower's and the projector's weights stay as they are; a frozen tower keeps nothing to go back.
+
+        Raises ValueError if the policy has no vision tower.
+        """
+        for part, frozen in zip(self._vision(), (tower, projector), strict=True):
+            part.requires_grad_(not frozen)
+
+    def see(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Patches [P, 3, patch, patch] of images one after the other -> what stands for their tokens [M, H].
+
+        Raises ValueError if the policy has no vision tower or a grid does not fit.
+        """
+        tower, projector = self._vision()
+        return projector(tower(patches.to(self.lm_head.weight), grids))
+
+    def _vision(self) -> tuple[MoonViT, Projector]:
+        if self.vision_tower is None or self.mm_projector is None:
+            raise ValueError("this policy has no vision tower: build it with a VisionConfig to read images")
+        return self.vision_tower, self.mm_projector
+
     def forward(
-        self, input_ids: Tensor, lengths: Tensor, routes: Tensor | None = None, parents: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        lengths: Tensor,
+        routes: Tensor | None = None,
+        parents: Tensor | None = None,
+        images: Placed | None = None,
     ) -> Hidden:
         """input_ids Long [B, T] right-padded, lengths Long [B] (1..T), routes [B, T, L_moe, K] or None.
 
         parents Long [B]: the row whose tokens come before a row's own, -1 for none. What several rows begin with is one
         row that they name: computed once, with the sum of their gradients, exactly as if each row were whole.
-        Where routes are >= 0 those experts are used (replay), elsewhere the live choice. Raises ValueError for bad
-        lengths or parents, or a routes shape that does not match.
+        Where routes are >= 0 those experts are used (replay), elsewhere the live choice. images: what stands in place
+        of embeddings (`model.vision.place`); each row has its own, a parent's included. Raises ValueError for bad
+        lengths or parents, a routes shape that does not match, or images outside the text.
         """
         b, t = input_ids.shape
         lengths = lengths.to(input_ids.device)
@@ -206,7 +244,8 @@ class Policy(nn.Module):
                 losses.append(out[3])
             return out[0]
 
-        hidden, chosen = self.model(input_ids.flatten()[at], mixer, routes, packing.copies)
+        media = None if images is None else (images.packed(at, t), images.features)
+        hidden, chosen = self.model(input_ids.flatten()[at], mixer, routes, packing.copies, media)
         out_routes = chosen.new_full((b * t, *chosen.shape[1:]), -1)
         out_routes[at] = chosen
         return Hidden(
@@ -225,17 +264,22 @@ class Policy(nn.Module):
         """An empty decode state for `capacity` sequences of at most `max_len` tokens."""
         return DecodeState(self.config, capacity, max_len, self.dtype, self.device)
 
-    def prefill(self, input_ids: Tensor, lengths: Tensor, state: DecodeState, rows: Rows) -> tuple[Tensor, Tensor]:
+    def prefill(
+        self, input_ids: Tensor, lengths: Tensor, state: DecodeState, rows: Rows, images: Placed | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Run prompts from an empty state into distinct `rows` of `state`, whatever those rows held.
 
-        input_ids Long [B, T], lengths Long [B], rows Long [B]. Returns (logits after each last token [B, V],
-        routes Long [B, T, L_moe, K], -1 at pads). Raises ValueError if a prompt does not fit.
+        input_ids Long [B, T], lengths Long [B], rows Long [B], images as in `forward` (of a prompt that is read in
+        pieces: each piece its window). Returns (logits after each last token [B, V], routes Long [B, T, L_moe, K], -1
+        at pads). Raises ValueError if a prompt does not fit.
         """
         state.lengths[state._rows(rows)[0]] = 0
-        return self.extend(input_ids, lengths, state, rows)
+        return self.extend(input_ids, lengths, state, rows, images)
 
     @torch.no_grad()
-    def extend(self, input_ids: Tensor, lengths: Tensor, state: DecodeState, rows: Rows) -> tuple[Tensor, Tensor]:
+    def extend(
+        self, input_ids: Tensor, lengths: Tensor, state: DecodeState, rows: Rows, images: Placed | None = None
+    ) -> tuple[Tensor, Tensor]:
         """As `prefill`, but continuing from what the rows hold (the next turn of a conversation)."""
         b, t = input_ids.shape
         host_rows, dev_rows = state._rows(rows)
@@ -268,7 +312,8 @@ class Policy(nn.Module):
             return y
 
         at = packing.row * t + packing.pos
-        hidden, chosen = self.model(input_ids.to(self.device).flatten()[at], mixer)
+        media = None if images is None else (images.packed(at, t), images.features)
+        hidden, chosen = self.model(input_ids.to(self.device).flatten()[at], mixer, images=media)
         state.lengths[host_rows] = after
         routes = chosen.new_full((b * t, *chosen.shape[1:]), -1)
         routes[at] = chosen
