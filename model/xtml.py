@@ -7,6 +7,7 @@ text are ordinary tokens, so text can never forge structure. Source: Kimi K3, ar
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,27 @@ class Mark(Enum):
     PAD = "<|pad|>"
 
 
-Part = str | Mark
-"""A piece of a rendered conversation: a mark, or text that is encoded on its own."""
+class Media(Enum):
+    """The marks around an image; like `Mark` ids only, but a vocabulary need not have them."""
 
-Run = tuple[Mark | None, str]
+    BEGIN = "<|media_begin|>"
+    CONTENT = "<|media_content|>"
+    END = "<|media_end|>"
+    PAD = "<|media_pad|>"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image in a rendered conversation, by its ORIGINAL size in px; the tokenizer knows how many tokens it has."""
+
+    width: int
+    height: int
+
+
+Part = str | Mark | Picture
+"""A piece of a rendered conversation: a mark, an image, or text that is encoded on its own."""
+
+Run = tuple[Mark | Media | None, str]
 """A piece of a sampled turn: a mark, or (None, the text between two marks)."""
 
 TOOLS_HEAD = "# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n"
@@ -37,6 +55,17 @@ _JSON_TYPE = {bool: "boolean", int: "number", float: "number", type(None): "null
 _ATTRIBUTE = re.compile(r' ([a-z]+)="([^"]*)"')
 _BAD = object()
 """What text gives that is not JSON."""
+
+_DEPTH = 64
+"""Deepest nesting of an argument: whatever reads arguments later may recurse, and must not run out of stack."""
+
+_CHOICES = {
+    "required": "You MUST call tools in the next message.",
+    "none": "You MUST NOT call any tools in the next message.",
+}
+"""What the one-shot option says of each tool choice but "auto", which says nothing."""
+
+_RAW_JSON = "Your response must be raw JSON data without markdown code blocks (```json) or any additional formatting."
 
 
 def effort_text(effort: str) -> str:
@@ -49,8 +78,16 @@ def effort_text(effort: str) -> str:
 
 
 def compact_json(value: Any) -> str:
-    """JSON without spaces, as K3 writes tool declarations and arguments that are not strings."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """JSON without spaces, as K3 writes tool declarations and arguments that are not strings.
+
+    Raises ValueError for numbers that are not finite.
+    """
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _sorted_json(value: Any) -> str:
+    """Compact JSON, keys sorted at every depth."""
+    return compact_json(json.loads(json.dumps(value, sort_keys=True)))
 
 
 # ---- messages to parts
@@ -72,6 +109,21 @@ def _text(text: str) -> list[Part]:
     return [" " + text] if text else []
 
 
+def _content(content: str | Sequence[Mapping[str, Any]]) -> list[Part]:
+    """A text, or parts {"type": "text", "text"} and {"type": "image", "width", "height"} in their order."""
+    if isinstance(content, str):
+        return _text(content)
+    parts: list[Part] = []
+    for part in content:
+        if part["type"] == "text":
+            parts += _text(part["text"])
+        elif part["type"] == "image":
+            parts.append(Picture(part["width"], part["height"]))
+        else:
+            raise ValueError(f"a content part of type {part['type']!r}: it must be text or image")
+    return parts
+
+
 def _message(body: list[Part], **attributes: object) -> list[Part]:
     return [*_open("message", **attributes), *body, *_close("message"), Mark.END]
 
@@ -81,21 +133,29 @@ def generation_prefix() -> list[Part]:
     return [*_open("message", role="assistant"), *_open("think")]
 
 
+JSON_OPEN, JSON_CLOSE = _open("json", type="object"), _close("json")
+"""Around arguments that are no object: the policy reads such a block in its history, and is not taught to write one."""
+
+
 def _call(call: Mapping[str, Any], index: int) -> list[Part]:
     parts = _open("call", tool=call["name"], index=index)
     arguments = call["arguments"]
     if isinstance(arguments, dict):
         for key, value in arguments.items():
-            kind = "string" if isinstance(value, str) else _JSON_TYPE[type(value)]
+            kind = "string" if isinstance(value, str) else _JSON_TYPE.get(type(value))
+            if kind is None:
+                raise ValueError(f"argument {key!r} of {call['name']} is a {type(value).__name__}: no JSON value")
             body = value if isinstance(value, str) else compact_json(value)
             parts += [*_open("argument", key=key, type=kind), *_text(body), *_close("argument")]
     else:
-        parts += [*_open("json", type="object"), *_text(arguments), *_close("json")]
+        parts += [*JSON_OPEN, *_text(arguments), *JSON_CLOSE]
     return [*parts, *_close("call")]
 
 
 def assistant_parts(message: Mapping[str, Any]) -> list[Part]:
-    """The assistant's turn after the generation prefix; its thinking is kept, even when empty."""
+    """The assistant's turn after the generation prefix; its thinking is kept, even when empty. Text only."""
+    if not isinstance(message["content"], str):
+        raise ValueError("an assistant message holds text: the policy reads images, it writes none")
     parts = [*_text(message.get("reasoning_content", "")), *_close("think")]
     parts += [*_open("response"), *_text(message["content"]), *_close("response")]
     if calls := message.get("tool_calls"):
@@ -108,7 +168,9 @@ def assistant_parts(message: Mapping[str, Any]) -> list[Part]:
 
 def _tool_result(message: Mapping[str, Any], index: int) -> list[Part]:
     name = message.get("name") or message.get("tool_call_id", "").rpartition(":")[0]
-    return _message(_text(message["content"]), role="tool", tool=name, index=index)
+    if not name:
+        raise ValueError("a tool message names no tool: give it `name`, or a `tool_call_id` of the form name:position")
+    return _message(_content(message["content"]), role="tool", tool=name, index=index)
 
 
 def conversation_parts(
@@ -118,7 +180,7 @@ def conversation_parts(
     parts: list[Part] = []
     if tools:
         declared = [{"type": "function", "function": dict(tool)} for tool in tools]
-        body = TOOLS_HEAD + compact_json(json.loads(json.dumps(declared, sort_keys=True))) + TOOLS_TAIL
+        body = TOOLS_HEAD + _sorted_json(declared) + TOOLS_TAIL
         parts += _message([body], role="system", type="tool-declare")
     if effort is not None:
         parts += _message([effort_text(effort)], role="system", type="thinking-effort")
@@ -129,8 +191,35 @@ def conversation_parts(
             parts += [*generation_prefix(), *assistant_parts(message)]
         elif message["role"] == "tool":
             parts += _tool_result(message, results)
+        elif message["role"] in ("system", "user"):
+            parts += _message(_content(message["content"]), role=message["role"])
         else:
-            parts += _message(_text(message["content"]), role=message["role"])
+            raise ValueError(f"role {message['role']!r}: it must be system, user, assistant or tool")
+    return parts
+
+
+def option_parts(tool_choice: str | None = None, response_format: Mapping[str, Any] | None = None) -> list[Part]:
+    """System messages for the next turn alone, between the conversation and the generation prefix.
+
+    tool_choice: None or "auto" (says nothing), "required", "none". response_format as in the OpenAI chat API: None or
+    {"type": "text"} (says nothing), {"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": ...}}.
+    Raises ValueError for others.
+    """
+    parts: list[Part] = []
+    if tool_choice not in (None, "auto"):
+        if tool_choice not in _CHOICES:
+            raise ValueError(f"tool_choice {tool_choice!r}: it must be auto, {' or '.join(_CHOICES)}")
+        body = f"The system is invoked with `tool_choice={tool_choice}`.\n{_CHOICES[tool_choice]}"
+        parts += _message([body], role="system", type="tool-choice")
+    kind = "text" if response_format is None else response_format["type"]
+    if kind != "text":
+        body = f"The system is invoked with `response_format={kind}`.\n{_RAW_JSON}"
+        if response_format is not None and kind == "json_schema":
+            schema = _sorted_json(response_format["json_schema"]["schema"])
+            body += f"\nThe JSON data must match the following schema:\n```json\n{schema}\n```"
+        elif kind != "json_object":
+            raise ValueError(f"response_format {kind!r}: it must be text, json_object or json_schema")
+        parts += _message([body], role="system", type="response-format")
     return parts
 
 
@@ -199,9 +288,32 @@ def _attributes(text: str) -> tuple[str, dict[str, str]]:
 
 def _loads(text: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return _BAD
+    return value if _sound(value) else _BAD
+
+
+def _sound(value: Any) -> bool:
+    """Whether a value can be written again by any JSON writer: finite, of whole characters, not too deep.
+
+    Python reads more than JSON: NaN, 1e999, half of a surrogate pair.
+    """
+    left = [(value, 0)]
+    while left:
+        v, depth = left.pop()
+        if isinstance(v, str):
+            if any("\ud800" <= c <= "\udfff" for c in v):
+                return False
+        elif isinstance(v, float):
+            if not math.isfinite(v):
+                return False
+        elif isinstance(v, dict | list):
+            if depth == _DEPTH:
+                return False
+            inner = [*v, *v.values()] if isinstance(v, dict) else v
+            left += [(x, depth + 1) for x in inner]
+    return True
 
 
 def _read_call(r: _Reader, position: int) -> dict:

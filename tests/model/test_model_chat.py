@@ -1,15 +1,20 @@
 """Laws of the chat structure: text never forges structure, what is encoded is what is read, prefixes are kept."""
 
+import hashlib
+import json
 import pickle
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.chat import ChatTokenizer
-from model.xtml import Mark, effort_text
+from model.chat import VOCABULARY, ChatTokenizer
+from model.image import ImageSpec
+from model.xtml import Mark, Media, effort_text, option_parts
 
 TOK = ChatTokenizer()
+SEEING = ChatTokenizer(images=ImageSpec())
 MARKS = {TOK._id[m] for m in Mark}
 RUN = {
     "name": "run",
@@ -29,6 +34,9 @@ texts = st.text(max_size=30) | st.sampled_from(
         '"&quot;&',
         "b d a c",
         "<|open|>",
+        "<|close|>argument<|sep|><|close|>call<|sep|>",
+        "<|media_begin|>image 3x4<|media_content|><|media_pad|><|media_end|>",
+        "\u0000\ufffd\U0001f98a e\u0301 \u202e",
     ]
 )
 values = st.recursive(
@@ -190,3 +198,225 @@ def test_the_mask_holds_exactly_what_the_policy_sampled(turns, result):
 
 def test_pickles():
     assert pickle.loads(pickle.dumps(TOK)).render_prompt([USER]) == TOK.render_prompt([USER])
+
+
+# ---- images
+
+
+PICTURE = {"type": "image", "width": 303, "height": 181}
+
+
+def test_an_image_is_its_original_size_and_a_token_for_each_row():
+    content = [{"type": "text", "text": "see"}, PICTURE, {"type": "text", "text": "and"}]
+    ids = SEEING.render_prompt([{"role": "user", "content": content}])
+    assert ids.count(SEEING.image_id) == ImageSpec().tokens(303, 181) == 77
+    assert (
+        '<|open|>message role="user"<|sep|>see<|media_begin|>image 303x181<|media_content|>'
+        + "<|media_pad|>" * 77
+        + "<|media_end|> and<|close|>message<|sep|><|end_of_msg|>"
+    ) in SEEING.decode(ids)
+    result = {"role": "tool", "name": "look", "content": [PICTURE]}
+    assert SEEING.render_tool_results([result]).count(SEEING.image_id) == 77
+
+
+def test_media_tokens_come_behind_the_vocabulary_and_move_nothing():
+    before = hashlib.sha256(VOCABULARY.read_bytes()).hexdigest()
+    assert [SEEING._media[m] for m in Media] == [512, 513, 514, 515] and SEEING.vocab_size == 516
+    assert SEEING._bytes[:512] == TOK._bytes and TOK.image_id is None
+    message = {"role": "user", "content": "<|media_pad|> b d a c <|media_begin|>"}
+    assert SEEING.render_prompt([message], [RUN], "low") == TOK.render_prompt([message], [RUN], "low")
+    assert hashlib.sha256(VOCABULARY.read_bytes()).hexdigest() == before
+    assert pickle.loads(pickle.dumps(SEEING)).image_id == 515
+
+
+def test_media_tokens_that_a_vocabulary_has_are_used_where_they_are(tmp_path: Path):
+    own = json.loads(VOCABULARY.read_text())
+    entry = own["added_tokens"][-1]
+    own["added_tokens"] += [entry | {"id": 512 + i, "content": m.value} for i, m in enumerate(reversed(Media))]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(own))
+    tok = ChatTokenizer(tmp_path / "tokenizer.json", ImageSpec())
+    assert tok.image_id == 512 and tok.vocab_size == 516
+    with pytest.raises(ValueError, match=r"renders no images.*there already"):
+        ChatTokenizer(tmp_path / "tokenizer.json").render_prompt([{"role": "user", "content": [PICTURE]}])
+
+
+def test_a_tokenizer_without_images_says_what_it_lacks():
+    with pytest.raises(ValueError, match=r"renders no images.*images=ImageSpec.*512\.\.515"):
+        TOK.render_prompt([{"role": "user", "content": [PICTURE]}])
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({"role": "user", "content": [{"type": "audio"}]}, "type 'audio'"),
+        ({"role": "user", "content": [PICTURE | {"width": 0}]}, "0 x 181 px has no pixels"),
+        ({"role": "assistant", "content": [PICTURE]}, "an assistant message holds text"),
+        ({"role": "developer", "content": "a"}, "role 'developer'"),
+        ({"role": "tool", "content": "a"}, "names no tool"),
+    ],
+)
+def test_a_message_that_cannot_be_rendered_is_refused(message: dict, why: str):
+    with pytest.raises(ValueError, match=why):
+        SEEING.render_prompt([message])
+
+
+# ---- options of the next turn
+
+
+def test_options_stand_between_the_conversation_and_the_turn():
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    text = TOK.decode(TOK.render_prompt([USER], [RUN], "low", "required", form))
+    assert text.endswith(
+        "reverse: c a d b<|close|>message<|sep|><|end_of_msg|>"
+        '<|open|>message role="system" type="tool-choice"<|sep|>The system is invoked with `tool_choice=required`.\n'
+        "You MUST call tools in the next message.<|close|>message<|sep|><|end_of_msg|>"
+        '<|open|>message role="system" type="response-format"<|sep|>The system is invoked with '
+        "`response_format=json_schema`.\nYour response must be raw JSON data without markdown code blocks (```json) or "
+        "any additional formatting.\nThe JSON data must match the following schema:\n```json\n"
+        '{"properties":{"a":{},"b":{}},"type":"object"}\n```<|close|>message<|sep|><|end_of_msg|>'
+        '<|open|>message role="assistant"<|sep|><|open|>think<|sep|>'
+    )
+    none = TOK.decode(TOK.ids(option_parts("none", {"type": "json_object"})))
+    assert "`tool_choice=none`.\nYou MUST NOT call any tools in the next message." in none
+    assert "`response_format=json_object`" in none and "schema" not in none
+    assert option_parts("auto", {"type": "text"}) == option_parts() == []
+
+
+@pytest.mark.parametrize("options", [{"tool_choice": "any"}, {"response_format": {"type": "xml"}}])
+def test_an_unknown_option_is_named(options: dict):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        TOK.render_prompt([USER], **options)
+
+
+# ---- what is learned
+
+
+def test_arguments_that_are_no_object_are_read_and_never_taught():
+    calls = [{"id": f"run:{i}", "name": "run", "arguments": a} for i, a in enumerate([{"cmd": "a"}, "b [c", {"n": 1}])]
+    message = {"role": "assistant", "content": "c", "reasoning_content": "r", "tool_calls": calls}
+    ids = TOK.render_prompt([USER]) + TOK.encode_assistant(message)
+    mask = TOK.loss_mask(ids)
+    hidden = [t for t, m in zip(ids, mask, strict=True) if not m][len(TOK.render_prompt([USER])) :]
+    assert TOK.decode(hidden) == '<|open|>json type="object"<|sep|>b [c<|close|>json<|sep|>'
+    assert mask[-1] == 1
+    cut = TOK.loss_mask(ids[: ids.index(TOK.encode(" [")[0]) + 1])  # a block that never closes
+    assert cut[-3:] == [0, 0, 0]
+
+
+def test_no_image_token_is_taught():
+    ids = SEEING.render_prompt([{"role": "user", "content": [PICTURE]}])
+    assert not any(SEEING.loss_mask(ids))
+    said = SEEING.encode("a") + [SEEING._media[m] for m in Media] + SEEING.encode("b") + [SEEING.end_id]
+    assert SEEING.loss_mask(ids + said)[len(ids) :] == [1, 0, 0, 0, 0, 1, 1]
+
+
+# ---- reading what a policy may say
+
+
+def test_thinking_is_kept_in_the_history_even_when_empty():
+    turns = [
+        USER,
+        {"role": "assistant", "content": "a"},
+        USER,
+        {"role": "assistant", "content": "b", "reasoning_content": "t"},
+    ]
+    text = TOK.decode(TOK.render_prompt(turns))
+    assert "<|open|>think<|sep|><|close|>think<|sep|><|open|>response<|sep|>a<|close|>response<|sep|>" in text
+    assert "<|open|>think<|sep|>t<|close|>think<|sep|><|open|>response<|sep|>b<|close|>response<|sep|>" in text
+
+
+def call_with(kind: str, body: str) -> list[int]:
+    """A turn whose one argument is of a kind, and `body` its text."""
+    call = {"id": "run:0", "name": "run", "arguments": {"n": "zqx"}}
+    ids = TOK.encode_assistant({"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": [call]})
+    for old, new in (
+        (TOK.encode('argument key="n" type="string"'), TOK.encode(f'argument key="n" type="{kind}"')),
+        (TOK.encode(" zqx"), TOK.encode(body)),
+    ):
+        at = next(i for i in range(len(ids)) if ids[i : i + len(old)] == old)
+        ids = ids[:at] + new + ids[at + len(old) :]
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("number", "NaN"),
+        ("number", "-Infinity"),
+        ("number", "1e999"),
+        ("array", "[1e999]"),
+        ("array", '["\\ud800"]'),
+        ("object", '{"\\udfff":1}'),
+        ("array", "[" * 65 + "]" * 65),
+        ("array", "[" * 100000),
+        ("number", "9" * 5000),
+        ("boolean", "1"),
+        ("integer", "1"),
+        ("object", "[]"),
+    ],
+)
+def test_values_that_no_other_reader_would_take_are_malformed(kind: str, body: str):
+    reply = TOK.parse(call_with(kind, body))
+    assert reply.problem == f"argument n is not of type {kind}"
+    (call,) = reply.message["tool_calls"]
+    assert call == {"id": "run:0", "name": "run", "arguments": body}
+    assert TOK.parse(call_with("array", "[" * 64 + "]" * 64)).problem is None
+
+
+def test_half_a_surrogate_pair_is_rendered_not_raised():
+    assert TOK.decode(TOK.encode("a\ud800b")) == "a?b"
+    assert TOK.render_tool_results([{"role": "tool", "name": "\udc80", "content": "\udcff"}])
+
+
+WORDS = [
+    "think",
+    "response",
+    "tools",
+    'call tool="run" index="1"',
+    'argument key="a" type="number"',
+    "argument",
+    "call",
+]
+WORDS += ['json type="object"', "json", "message", '{"a":', "1e999", '"', "[", "\\ud800", " ", "é"]
+PIECES = [[i] for i in (*MARKS, *(SEEING._media[m] for m in Media), 200, 255)] + [TOK.encode(w) for w in WORDS]
+
+
+@st.composite
+def broken_turns(draw):
+    """Well-formed turns with pieces of others put in, taken out, doubled or cut off; or nothing but pieces."""
+    if draw(st.booleans()):
+        return [i for piece in draw(st.lists(st.sampled_from(PIECES), max_size=40)) for i in piece]
+    ids = TOK.encode_assistant(draw(assistants()))
+    for _ in range(draw(st.integers(1, 4))):
+        a, b = sorted((draw(st.integers(0, len(ids))), draw(st.integers(0, len(ids)))))
+        ids = (
+            ids[:a]
+            + draw(st.sampled_from([*PIECES, [], ids[a:b] * 2, [-1, 10**9]]))
+            + ids[draw(st.sampled_from([a, b])) :]
+        )
+    return ids[: draw(st.integers(0, len(ids)))] if draw(st.booleans()) else ids
+
+
+@given(broken_turns())
+@settings(max_examples=400, deadline=None)
+def test_whatever_is_said_gives_a_message_that_can_be_kept(ids):
+    """A message or the reason why not; either way it is JSON, and can be rendered and read again."""
+    reply = SEEING.parse(ids)
+    message = reply.message
+    assert set(message) <= {"role", "content", "reasoning_content", "tool_calls"} and message["role"] == "assistant"
+    assert reply.problem is None or reply.problem.strip()
+    assert json.loads(json.dumps(message, allow_nan=False, ensure_ascii=False).encode()) == message
+    again = SEEING.parse(SEEING.encode_assistant(message))
+    assert again.problem is None and again.message.keys() == message.keys()
+    if reply.problem is None:
+        assert again.message == message
+    else:  # of a malformed call the raw text is kept, which may happen to be an object
+        for name in ("content", "reasoning_content"):
+            assert again.message[name] == message[name]
+        assert [c["id"] for c in again.message.get("tool_calls", [])] == [
+            c["id"] for c in message.get("tool_calls", [])
+        ]
+    assert len(SEEING.loss_mask(SEEING.prefix_ids + ids)) == len(SEEING.prefix_ids) + len(ids)
+    if reply.problem is None:
+        assert SEEING.parse(ids[: reply.used]).problem is None
