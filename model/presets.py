@@ -60,6 +60,23 @@ def tiny_odd() -> K3Config:
     )
 
 
+def tiny_vision() -> VisionConfig:
+    """A tower for the CPU tests; no two sizes alike, so that a swapped axis fails."""
+    return VisionConfig(
+        patch_size=6,
+        vt_hidden_size=20,
+        qkv_hidden_size=24,
+        vt_num_attention_heads=2,
+        vt_num_hidden_layers=2,
+        vt_intermediate_size=28,
+        init_pos_emb_height=5,
+        init_pos_emb_width=7,
+        init_pos_emb_time=3,
+        rope_max_size=32,
+        norm_eps=1e-5,
+    )
+
+
 def small() -> K3Config:
     """About 108M parameters, 42M of them active: one GPU, or a patient CPU."""
     full = (4, 8, 12, 13)
@@ -126,23 +143,6 @@ def k3() -> K3Config:
 def k31_pro() -> K3Config:
     """Kimi K3.1 Pro's text model: K3 with gated DSA (index names and sizes are inferred: no public file has them)."""
     return _k3(2048)
-
-
-def tiny_vision() -> VisionConfig:
-    """A tower for the CPU tests; no two sizes alike, so that a swapped axis fails."""
-    return VisionConfig(
-        patch_size=6,
-        vt_hidden_size=20,
-        qkv_hidden_size=24,
-        vt_num_attention_heads=2,
-        vt_num_hidden_layers=2,
-        vt_intermediate_size=28,
-        init_pos_emb_height=5,
-        init_pos_emb_width=7,
-        init_pos_emb_time=3,
-        rope_max_size=32,
-        norm_eps=1e-5,
-    )
 
 
 PRESETS = {f.__name__: f for f in (tiny, tiny_odd, small, k3, k31_pro)}
