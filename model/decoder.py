@@ -234,14 +234,15 @@ class Policy(nn.Module):
                 losses.append(loss)
             return y
 
-        mtp, raw, ahead = self.model.mtp, None, None
+        mtp, ahead = self.model.mtp, None
+        raw: list[Tensor] | None = None
         if mtp is not None and mtp.learn:
+            if parents is not None:
+                raise ValueError("the MTP layer reads the next token, which a shared beginning does not have: parents")
             raw = []
         ids = input_ids.flatten()[at]
         hidden, chosen = self.model(ids, mixer, routes, packing.copies, raw)
         if mtp is not None and raw is not None:
-            if parents is not None:
-                raise ValueError("the MTP layer reads the next token, which a shared beginning does not have: parents")
             ahead = scatter_rows(mtp(raw[0], self.model.embed_tokens(ids), packing), at, b * t).view(b, t, -1)
         out_routes = chosen.new_full((b * t, *chosen.shape[1:]), -1)
         out_routes[at] = chosen
@@ -249,7 +250,7 @@ class Policy(nn.Module):
             scatter_rows(hidden, at, b * t).view(b, t, -1),
             out_routes.view(b, t, *chosen.shape[1:]),
             torch.stack(losses).mean() if losses else None,
-            None if selection is None else _padded_picks(selection, at, b, t),
+            _padded_picks(selection, at, b, t) if selection is not None and record_picks else None,
             ahead,
         )
 
@@ -393,10 +394,8 @@ class Policy(nn.Module):
         self.refresh_quantized()
 
 
-def _padded_picks(selection: Picks, at: Tensor, b: int, t: int) -> Tensor | None:
-    """What was recorded as int32 [B, T, L_full, k], -1 at pads; None if nothing was."""
-    if not selection.record:
-        return None
+def _padded_picks(selection: Picks, at: Tensor, b: int, t: int) -> Tensor:
+    """What was recorded as int32 [B, T, L_full, k], -1 at pads."""
     taken = torch.stack([selection.taken[i] for i in range(len(selection.taken))], 1)
     out = taken.new_full((b * t, *taken.shape[1:]), -1)
     out[at] = taken

@@ -130,8 +130,8 @@ class MLA(Derived):
             if picks is not None and record:
                 picks.taken[slot] = blocks.join(chosen)
         if core:
-            parts = zip(blocks.split(q), blocks.split_keys(latent), chosen, strict=True)
-            done = [self.attend_selected(*part) for part in parts]
+            selected = zip(blocks.split(q), blocks.split_keys(latent), chosen, strict=True)
+            done = [self.attend_selected(*part) for part in selected]
         else:
             k, v = self._keys_values(latent)
             parts = zip(blocks.split(q), blocks.split_keys(k), blocks.split_keys(v), seen, strict=True)
