@@ -257,6 +257,7 @@ def kl_by_hand(policy: Policy, ids: Tensor, dense: bool) -> float:
     per_layer = []
     layers = [m for m in policy.modules() if isinstance(m, MLA)]
 
+    @torch.no_grad()
     def hook(m: MLA, arguments: tuple, _: object) -> None:
         x = arguments[0].detach()
         q_latent, q, latent, _ = m._project(x)
