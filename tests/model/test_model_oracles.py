@@ -7,6 +7,7 @@ matrices, a gate that is open everywhere.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -124,11 +125,18 @@ def test_gradients_are_finite_and_theirs_at_the_gate_bound(decay: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in a.values())
     both = [(grads[0], grads[1])] + [(a[m].grad, b[t].grad) for m, t in pairs.items()]
     both.append((a["A_log"].grad[: LA.num_heads], b["forget_gate.A_log"].grad))
-    for mine, their in both:
-        torch.testing.assert_close(mine, their, rtol=0, atol=1e-5 * max(1.0, float(their.abs().max())))
+    for mine, their in both:  # theirs miss float64 by 2e-5 of the largest (dt_bias, mixed), ours by 3e-6
+        torch.testing.assert_close(mine, their, rtol=0, atol=4e-5 * max(1.0, float(their.abs().max())))
+    exact = copy.deepcopy(ours).double()
+    exact.refresh()
+    exact.zero_grad()
+    (exact(x.double(), Packing(torch.tensor([70]), 70))[0] * weight).sum().backward()
+    for name, p in exact.named_parameters():
+        size = max(1.0, float(p.grad.abs().max()))
+        torch.testing.assert_close(a[name].grad.double(), p.grad, rtol=0, atol=1e-5 * size, msg=name)
     assert not a["A_log"].grad[LA.num_heads :].any()
     if decay in ("bound", "none"):  # the gate is flat there
-        assert a["dt_bias"].grad.abs().max() < 1e-20
+        assert a["dt_bias"].grad.abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("decay", ["slow", "strong"])
