@@ -2,8 +2,10 @@
 
 In: token ids and lengths. Out: hidden states, logits, expert routes, decode states, named full-precision weights.
 Start at `build.build_policy`; `decoder.Policy` is the model, `config.K3Config` its numbers, `cache.DecodeState` its
-memory between tokens, `quant.QuantSpec` what is fake-quantised, `balance` how experts are kept evenly loaded. Images:
-`image` cuts them, `chat` renders their places, `vision` turns them into rows that stand there.
+memory between tokens (`snapshot.Snapshot` one sequence of it outside), `quant.QuantSpec` what is fake-quantised,
+`balance` how experts are kept evenly loaded, `dsa` which keys are selected, recorded and replayed, `mtp` an extra layer
+that looks one token further. Images: `image` cuts them, `chat` renders their places, `vision` turns them into rows that
+stand there.
 Importing this package imports no torch.
 """
 

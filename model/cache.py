@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from model.config import K3Config
+from model.snapshot import Snapshot, fingerprint
 
 Rows = Tensor | Sequence[int]
 
@@ -19,15 +20,25 @@ class DecodeState:
     inputs of the short convolutions, oldest first); latent [L_full, capacity, max_len, kv_rank + pe]; index
     [L_full, capacity, max_len, d] or None (no indexer); lengths Long [capacity], always on the CPU.
     Values of latent and index beyond a row's length are undefined and never read.
+    Whatever writes calls `own` first: a frozen state refuses, the fork of a frozen one copies what they share.
     """
 
     def __init__(
-        self, config: K3Config, capacity: int, max_len: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        config: K3Config,
+        capacity: int,
+        max_len: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        version: int = 0,
     ) -> None:
         la = config.linear_attn_config
         kda, full = len(la.kda_layers), len(la.full_attn_layers)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        self.capacity, self.max_len, self.device = capacity, max_len, torch.device(device)
+        self.config, self.capacity, self.max_len, self.device = config, capacity, max_len, torch.device(device)
+        self.version = version
+        """Of the weights that computed the rows; exported with them, and compared by `restore`."""
+        self.frozen, self._shared = False, False
         self.lengths = torch.zeros(capacity, dtype=torch.int64)
         self.recurrent = torch.zeros(kda, capacity, la.num_heads, la.head_dim, la.head_dim, dtype=wide, device=device)
         self.conv = torch.zeros(kda, capacity, la.short_conv_kernel_size - 1, 3 * la.width, dtype=dtype, device=device)
@@ -42,6 +53,36 @@ class DecodeState:
         held = [self.recurrent, self.conv, self.latent, self.lengths] + ([] if self.index is None else [self.index])
         return sum(t.numel() * t.element_size() for t in held)
 
+    # --- whole states -------------------------------------------------------------------------------------------------
+
+    def freeze(self) -> DecodeState:
+        """Refuse every later write, for good; costs nothing. Returns the state."""
+        self.frozen = True
+        return self
+
+    def fork(self) -> DecodeState:
+        """The same sequences, which go on independently of these.
+
+        The fork of a frozen state shares its memory until the first write; of another one it is a copy at once.
+        """
+        out = object.__new__(DecodeState)
+        out.__dict__.update(self.__dict__, frozen=False, _shared=True)
+        if not self.frozen:
+            out.own()
+        return out
+
+    def own(self) -> None:
+        """Make the memory this state's own, for a write. Raises RuntimeError if the state is frozen."""
+        if self.frozen:
+            raise RuntimeError("the decode state is frozen: write to a fork() of it")
+        if self._shared:
+            self.lengths, self.recurrent, self.conv = self.lengths.clone(), self.recurrent.clone(), self.conv.clone()
+            self.latent = self.latent.clone()
+            self.index = None if self.index is None else self.index.clone()
+            self._shared = False
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
     def _rows(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """(CPU, device) Long indices; raises IndexError for a row outside 0..capacity-1: nothing wraps round."""
         host = torch.as_tensor(rows, dtype=torch.int64, device="cpu")
@@ -52,8 +93,14 @@ class DecodeState:
     def copy_rows(self, dst_rows: Rows, src_state: DecodeState, src_rows: Rows) -> None:
         """Copy whole sequences from a state (this one included, for compaction) into rows of this one.
 
-        A source row may appear many times (forking a prompt). Raises ValueError if a source is longer than max_len.
+        A source row may appear many times (forking a prompt). Raises ValueError if a source is longer than max_len, or
+        of another model or version.
         """
+        self.own()
+        if src_state.config is not self.config and fingerprint(src_state.config) != fingerprint(self.config):
+            raise ValueError("rows of another model's decode state: the configs differ")
+        if src_state.version != self.version:
+            raise ValueError(f"rows computed with weights of version {src_state.version}, not {self.version}")
         dst, dst_dev = self._rows(dst_rows)
         src, src_dev = src_state._rows(src_rows)
         lengths = src_state.lengths[src]
@@ -71,35 +118,37 @@ class DecodeState:
 
     def clear(self, rows: Rows) -> None:
         """Make rows empty: position 0, zero recurrent and convolution state."""
+        self.own()
         host, dev = self._rows(rows)
         self.lengths[host] = 0
         self.recurrent[:, dev] = 0
         self.conv[:, dev] = 0
 
-    def export(self, row: int) -> dict[str, Tensor]:
+    def export(self, row: int) -> Snapshot:
         """A copy of one sequence's state on the CPU, cut at its length; `restore` brings it back bit for bit."""
         self._rows([row])
         n = int(self.lengths[row])
-        out = {"length": self.lengths[row], "recurrent": self.recurrent[:, row], "conv": self.conv[:, row]}
-        out["latent"] = self.latent[:, row, :n]
+        tensors = {"recurrent": self.recurrent[:, row], "conv": self.conv[:, row], "latent": self.latent[:, row, :n]}
         if self.index is not None:
-            out["index"] = self.index[:, row, :n]
-        return {k: v.detach().cpu().clone() for k, v in out.items()}
+            tensors["index"] = self.index[:, row, :n]
+        tensors = {k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()}
+        return Snapshot(tensors, n, fingerprint(self.config), self.version)
 
-    def restore(self, row: int, saved: dict[str, Tensor]) -> None:
-        """Write an exported sequence into a row. Raises ValueError if it does not fit this state."""
+    def restore(self, row: int, saved: Snapshot) -> None:
+        """Write an exported sequence into a row.
+
+        Raises ValueError naming what differs: model, version of the weights, layout of the recurrent state, dtype,
+        shape, or a length beyond max_len.
+        """
+        self.own()
         self._rows([row])
-        n = int(saved["length"])
-        want = {"length", "recurrent", "conv", "latent"} | (set() if self.index is None else {"index"})
-        if set(saved) != want:
-            raise ValueError(f"exported state holds {sorted(saved)}, this model needs {sorted(want)}")
-        if n > self.max_len or saved["recurrent"].shape != self.recurrent[:, row].shape:
-            raise ValueError(
-                f"exported state of {n} tokens, {tuple(saved['recurrent'].shape)}, does not fit this state"
-            )
-        self.lengths[row] = n
-        self.recurrent[:, row] = saved["recurrent"].to(self.recurrent)
-        self.conv[:, row] = saved["conv"].to(self.conv)
-        self.latent[:, row, :n] = saved["latent"].to(self.latent)
+        mine = {"recurrent": self.recurrent[:, row], "conv": self.conv[:, row]}
+        mine["latent"] = self.latent[:, row, : saved.length]
         if self.index is not None:
-            self.index[:, row, :n] = saved["index"].to(self.index)
+            mine["index"] = self.index[:, row, : saved.length]
+        if saved.length > self.max_len:
+            raise ValueError(f"exported state of {saved.length} tokens does not fit max_len {self.max_len}")
+        saved.check(mine, fingerprint(self.config), self.version)
+        for name, tensor in mine.items():
+            tensor.copy_(saved.tensors[name])
+        self.lengths[row] = saved.length

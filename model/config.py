@@ -69,6 +69,8 @@ class K3Config:
     rms_norm_eps: float = 1e-5
     initializer_range: float = 0.02
     max_position_embeddings: int = 1048576
+    num_nextn_predict_layers: int = 0
+    """Multi-token-prediction layers (0 or 1), named as layer num_hidden_layers; K3 trained with one, ships none."""
     extra: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Public keys that the model does not read; kept for export."""
 
@@ -80,6 +82,8 @@ class K3Config:
             raise ValueError(f"num_experts_per_token {self.num_experts_per_token} of {self.num_experts} experts")
         if self.index_topk is not None and min(self.index_topk, self.index_n_heads, self.index_head_dim) < 1:
             raise ValueError("index_topk needs index_n_heads and index_head_dim")
+        if self.num_nextn_predict_layers not in (0, 1):
+            raise ValueError(f"num_nextn_predict_layers {self.num_nextn_predict_layers}: this family has 0 or 1")
         if not 0 < -la.gate_lower_bound <= 5.0:
             raise ValueError(f"gate_lower_bound {la.gate_lower_bound}: must be in [-5, 0), the chunk kernel's range")
 
@@ -172,8 +176,15 @@ class K3Config:
         }
 
     def param_count(self) -> int:
-        """All parameters of the text model, selection-bias buffers included."""
+        """All parameters of the text model, selection-bias buffers included; `mtp_count` comes on top."""
         return sum(self.part_counts().values())
+
+    def mtp_count(self) -> int:
+        """Parameters of the multi-token-prediction layer: one MLA and one MoE, two norms' and a head's width more."""
+        h, parts, moe = self.hidden_size, self.part_counts(), len(self.moe_layers)
+        block = parts["mla"] // len(self.linear_attn_config.full_attn_layers)
+        block += sum(parts[p] for p in ("routed_experts", "shared_experts", "latent", "router")) // moe
+        return self.num_nextn_predict_layers * (block + 2 * h * h + 5 * h + self.vocab_size * h)
 
     def active_count(self) -> int:
         """Parameters that one token reads; the input embedding table is left out, as in the report."""

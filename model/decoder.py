@@ -15,10 +15,12 @@ from model.activations import SituMLP
 from model.attn_res import BlockBank
 from model.cache import DecodeState, Rows
 from model.config import K3Config
+from model.dsa import Picks, check_picks, check_replay
 from model.joined import Derived
 from model.kda import KDA
 from model.mla import MLA
 from model.moe import LatentMoE, Router
+from model.mtp import MTPLayer
 from model.norms import Query, RMSNorm, Scale
 from model.packing import Packing
 from model.quant import QuantSpec
@@ -41,6 +43,10 @@ class Hidden:
     """Long [B, T, L_moe, K]: experts that were used, best first; -1 at pads. None from a foreign model."""
     index_loss: Tensor | None = None
     """Mean over full layers of the indexers' loss, if `dsa.enable_index_loss` is on; gradients reach indexers only."""
+    picks: Tensor | None = None
+    """int32 [B, T, L_full, index_topk] if recorded: the keys that were attended to (`model.dsa`); -1 at pads."""
+    mtp: Tensor | None = None
+    """[B, T, H] if `mtp.enable_mtp` is on: what the next-but-one token is predicted from, after its norm."""
 
 
 class DecoderLayer(nn.Module):
@@ -82,7 +88,13 @@ class Backbone(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config, i, quant) for i in range(config.num_hidden_layers))
         self.output_attn_res_norm, self.output_attn_res_proj = Scale(config.hidden_size), Query(config.hidden_size)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mtp = MTPLayer(config, quant) if config.num_nextn_predict_layers else None
         self.block_size, self.eps = config.attn_res_block_size, config.rms_norm_eps
+
+    def embed(self, ids: Tensor, images: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """[N, H] of ids [N]; images (index Long [M], features [M, H]): what stands in place of those tokens' own."""
+        embedded = self.embed_tokens(ids)
+        return embedded if images is None else embedded.index_copy(0, images[0], images[1].to(embedded))
 
     def forward(
         self,
@@ -91,17 +103,15 @@ class Backbone(nn.Module):
         routes: Tensor | None = None,
         copies: Tensor | None = None,
         images: tuple[Tensor, Tensor] | None = None,
+        raw: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run depth on packed tokens: ids [N], mixer(layer, module, x [N, H]) -> [N, H], routes [N, L_moe, K] or None.
 
         copies Long [N] or None: rows that each token stands for, where the experts' balance is counted.
-        images (index Long [M], features [M, H]) or None: what stands in place of those tokens' embeddings.
+        images: as in `embed`. raw: a list that gets the hidden [N, H] before the final norm.
         Returns (final hidden [N, H], chosen experts Long [N, L_moe, K]).
         """
-        embedded = self.embed_tokens(ids)
-        if images is not None:
-            embedded = embedded.index_copy(0, images[0], images[1].to(embedded))
-        bank = BlockBank(embedded, self.block_size)
+        bank = BlockBank(self.embed(ids, images), self.block_size)
         chosen: list[Tensor] = []
         for i, layer in enumerate(cast("Iterable[DecoderLayer]", self.layers)):
             x = bank.mix(*layer.attention_mix(), self.eps)
@@ -113,8 +123,10 @@ class Backbone(nn.Module):
                 y, experts = layer.moe(x, None if routes is None else routes[:, len(chosen)], copies)
                 chosen.append(experts)
             bank.add_ffn(y)
-        out = (self.output_attn_res_norm.weight, self.output_attn_res_proj.weight, self.norm.weight)
-        return bank.mix(*out, self.eps), torch.stack(chosen, 1)
+        keys = (self.output_attn_res_norm.weight, self.output_attn_res_proj.weight)
+        if raw is not None:
+            raw.append(bank.mix_raw(*keys, self.eps))
+        return bank.mix(*keys, self.norm.weight, self.eps), torch.stack(chosen, 1)
 
 
 class Policy(nn.Module):
@@ -168,9 +180,11 @@ class Policy(nn.Module):
         self.refresh_quantized()
 
     def routers(self) -> Iterator[Router]:
-        """The routers of the MoE layers, in order."""
+        """The routers of the MoE layers, in order; that of the MTP layer comes last."""
         layers = cast("Iterable[DecoderLayer]", self.model.layers)
-        return (layer.moe.gate for layer in layers if layer.moe is not None)
+        yield from (layer.moe.gate for layer in layers if layer.moe is not None)
+        if self.model.mtp is not None:
+            yield self.model.mtp.block_sparse_moe.gate
 
     def refresh_quantized(self) -> None:
         """Recompute rounded experts and joined projections; call it once after every change of the weights."""
@@ -218,14 +232,19 @@ class Policy(nn.Module):
         routes: Tensor | None = None,
         parents: Tensor | None = None,
         images: Placed | None = None,
+        *,
+        picks: Tensor | None = None,
+        record_picks: bool = False,
     ) -> Hidden:
         """input_ids Long [B, T] right-padded, lengths Long [B] (1..T), routes [B, T, L_moe, K] or None.
 
         parents Long [B]: the row whose tokens come before a row's own, -1 for none. What several rows begin with is one
         row that they name: computed once, with the sum of their gradients, exactly as if each row were whole.
         Where routes are >= 0 those experts are used (replay), elsewhere the live choice. images: what stands in place
-        of embeddings (`model.vision.place`); each row has its own, a parent's included. Raises ValueError for bad
-        lengths or parents, a routes shape that does not match, or images outside the text.
+        of embeddings (`model.vision.place`); each row has its own, a parent's included. picks int32 [B, T, L_full,
+        index_topk]: a token with an entry in a full layer attends there to exactly the keys named, others select live;
+        `record_picks` returns them in that form. Raises ValueError for bad lengths or parents, a routes shape that does
+        not match, images outside the text, and picks of another shape or dtype or that name what the token cannot see.
         """
         b, t = input_ids.shape
         lengths = lengths.to(input_ids.device)
@@ -236,23 +255,55 @@ class Policy(nn.Module):
             if tuple(routes.shape) != want:
                 raise ValueError(f"routes {tuple(routes.shape)} do not match {want}")
             routes = routes.to(input_ids.device).flatten(0, 1)[at]
+        selection = None
+        if picks is not None or record_picks:
+            self._check_picks(picks, b, t)
+            selection = self._selection(picks, packing, at, record_picks)
         losses: list[Tensor] = []
 
-        def mixer(_: int, m: nn.Module, x: Tensor) -> Tensor:
-            out = m(x, packing)
-            if isinstance(m, MLA) and out[3] is not None:
-                losses.append(out[3])
-            return out[0]
+        def mixer(i: int, m: nn.Module, x: Tensor) -> Tensor:
+            if not isinstance(m, MLA):
+                return m(x, packing)[0]
+            y, _, _, loss = m(x, packing, picks=selection, slot=self._slot[i])
+            if loss is not None:
+                losses.append(loss)
+            return y
 
         media = None if images is None else (images.packed(at, t), images.features)
-        hidden, chosen = self.model(input_ids.flatten()[at], mixer, routes, packing.copies, media)
+        mtp, ahead = self.model.mtp, None
+        raw: list[Tensor] | None = None
+        if mtp is not None and mtp.learn:
+            if parents is not None:
+                raise ValueError("the MTP layer reads the next token, which a shared beginning does not have: parents")
+            raw = []
+        ids = input_ids.flatten()[at]
+        hidden, chosen = self.model(ids, mixer, routes, packing.copies, media, raw)
+        if mtp is not None and raw is not None:
+            ahead = scatter_rows(mtp(raw[0], self.model.embed(ids, media), packing), at, b * t).view(b, t, -1)
         out_routes = chosen.new_full((b * t, *chosen.shape[1:]), -1)
         out_routes[at] = chosen
         return Hidden(
             scatter_rows(hidden, at, b * t).view(b, t, -1),
             out_routes.view(b, t, *chosen.shape[1:]),
             torch.stack(losses).mean() if losses else None,
+            _padded_picks(selection, at, b, t) if selection is not None and record_picks else None,
+            ahead,
         )
+
+    def _check_picks(self, picks: Tensor | None, *lead: int) -> None:
+        k = self.config.index_topk
+        if k is None:
+            raise ValueError("picks cannot be recorded or replayed: the model has no indexer (index_topk is null)")
+        if picks is not None:
+            shape = (*lead, len(self.config.linear_attn_config.full_attn_layers), k)
+            check_picks(picks, shape, "[..., full-attention layers, index_topk]")
+
+    def _selection(self, picks: Tensor | None, packing: Packing, at: Tensor, record: bool) -> Picks:
+        """What a forward replays and records; raises ValueError for picks that name what a token cannot see."""
+        if picks is not None:
+            picks = picks.to(packing.device).flatten(0, 1)[at]
+            check_replay(picks, packing.row, packing.pos, packing.position)
+        return Picks(picks, record)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., H] -> logits [..., V]."""
@@ -265,23 +316,42 @@ class Policy(nn.Module):
         return DecodeState(self.config, capacity, max_len, self.dtype, self.device)
 
     def prefill(
-        self, input_ids: Tensor, lengths: Tensor, state: DecodeState, rows: Rows, images: Placed | None = None
+        self,
+        input_ids: Tensor,
+        lengths: Tensor,
+        state: DecodeState,
+        rows: Rows,
+        images: Placed | None = None,
+        picks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run prompts from an empty state into distinct `rows` of `state`, whatever those rows held.
 
         input_ids Long [B, T], lengths Long [B], rows Long [B], images as in `forward` (of a prompt that is read in
         pieces: each piece its window). Returns (logits after each last token [B, V], routes Long [B, T, L_moe, K], -1
-        at pads). Raises ValueError if a prompt does not fit.
+        at pads). picks int32 [B, T, L_full, index_topk], if given, is filled with the keys that were attended to
+        (`model.dsa`), -1 at pads. Raises ValueError if a prompt does not fit.
         """
+        state.own()
         state.lengths[state._rows(rows)[0]] = 0
-        return self.extend(input_ids, lengths, state, rows, images)
+        return self.extend(input_ids, lengths, state, rows, images, picks)
 
     @torch.no_grad()
     def extend(
-        self, input_ids: Tensor, lengths: Tensor, state: DecodeState, rows: Rows, images: Placed | None = None
+        self,
+        input_ids: Tensor,
+        lengths: Tensor,
+        state: DecodeState,
+        rows: Rows,
+        images: Placed | None = None,
+        picks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """As `prefill`, but continuing from what the rows hold (the next turn of a conversation)."""
+        state.own()
         b, t = input_ids.shape
+        selection = None
+        if picks is not None:
+            self._check_picks(picks, b, t)
+            selection = Picks(None, True)
         host_rows, dev_rows = state._rows(rows)
         host_past = state.lengths[host_rows]
         after = host_past + lengths.cpu()
@@ -304,8 +374,8 @@ class Policy(nn.Module):
                 return y
             index = None if state.index is None else state.index[slot]
             if past is not None:
-                return m.extend(x, packing, state.latent[slot], index, dev_rows, past, longest)
-            y, latent, keys, _ = m(x, packing, keep=True)
+                return m.extend(x, packing, state.latent[slot], index, dev_rows, past, longest, selection, slot)
+            y, latent, keys, _ = m(x, packing, keep=True, picks=selection, slot=slot)
             state.latent[slot][cache_at] = latent
             if index is not None:
                 index[cache_at] = keys
@@ -317,25 +387,32 @@ class Policy(nn.Module):
         state.lengths[host_rows] = after
         routes = chosen.new_full((b * t, *chosen.shape[1:]), -1)
         routes[at] = chosen
+        if picks is not None and selection is not None:
+            picks.copy_(_padded_picks(selection, at, b, t))
         return self.logits(hidden[packing.last]), routes.view(b, t, *chosen.shape[1:])
 
     @torch.no_grad()
-    def decode(self, tokens: Tensor, state: DecodeState, n: int) -> tuple[Tensor, Tensor]:
+    def decode(self, tokens: Tensor, state: DecodeState, n: int, picks: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Append tokens Long [n] to rows 0..n-1 of `state`, in place, without copying rows.
 
-        Returns (logits [n, V], routes Long [n, L_moe, K]). Raises ValueError if a row is full.
+        picks int32 [n, L_full, index_topk], if given, is filled with the keys that were attended to (`model.dsa`).
+        Returns (logits [n, V], routes Long [n, L_moe, K]). Raises ValueError if a row is full or picks do not fit.
         """
         if not self._derived or any(map(gt, map(_version, self._watched), self._versions)):
             raise RuntimeError("weights changed: call refresh_quantized() before the next decode")
         if self._step is None:
             self._step = DecodeStep(self)
-        return self._step(tokens.to(self.device), state, n)
+        if picks is not None:
+            self._check_picks(picks, n)
+        return self._step(tokens.to(self.device), state, n, picks)
 
     # --- weights ----------------------------------------------------------------------------------------------------
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(public name, full-precision tensor) of every weight, experts one by one, then the selection biases."""
-        for name, p in self.named_parameters():
+        mtp = f"model.layers.{self.config.num_hidden_layers}."
+        for own, p in self.named_parameters():
+            name = own.replace("model.mtp.", mtp)
             head, _, last = name.rpartition(".")
             if head.endswith(".experts") and last in EXPERT_WEIGHTS:
                 for e in range(p.shape[0]):
@@ -344,7 +421,7 @@ class Policy(nn.Module):
                 yield name, p.detach()
         for name, b in self.named_buffers():
             if name.endswith(".e_score_correction_bias"):
-                yield name, b
+                yield name.replace("model.mtp.", mtp), b
 
     @torch.no_grad()
     def load_named_weights(self, weights: Mapping[str, Any]) -> None:
@@ -365,3 +442,11 @@ class Policy(nn.Module):
         for k, v in own.items():
             v.copy_(new[k])
         self.refresh_quantized()
+
+
+def _padded_picks(selection: Picks, at: Tensor, b: int, t: int) -> Tensor:
+    """What was recorded as int32 [B, T, L_full, k], -1 at pads."""
+    taken = torch.stack([selection.taken[i] for i in range(len(selection.taken))], 1)
+    out = taken.new_full((b * t, *taken.shape[1:]), -1)
+    out[at] = taken
+    return out.view(b, t, *taken.shape[1:])

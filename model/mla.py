@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from model.config import K3Config
-from model.dsa import Indexer, index_loss, select_topk
+from model.dsa import Indexer, Picks, index_loss, mask_of, picks_of, select_topk
 from model.joined import Derived, Joined
 from model.norms import RMSNorm
-from model.packing import Packing
+from model.packing import Blocks, Packing
+
+SPARSE_CORE = 8
+"""Keys, in multiples of top-k, from which selected latents are gathered instead of masking all keys: below, the
+masked product of whole blocks is faster."""
+GATHERED = 2**24
+"""Values of gathered latents held at once (64 MiB in float32)."""
 
 
 class MLA(Derived):
@@ -69,35 +76,108 @@ class MLA(Derived):
         p = torch.softmax(torch.baddbmm(hidden, q, k.mT, alpha=self.scale), -1)
         return torch.bmm(p, v).view(b, nh, t, -1).transpose(1, 2).reshape(b, t, -1), p.view(b, nh, t, -1)
 
+    def attend_selected(self, q: Tensor, latent: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
+        """Absorbed form on each query's own keys: q [B, T, heads, .], latent [B, S, .], picks [B, T, k] (-1: none).
+
+        Returns (o [B, T, heads * v], probabilities [B, heads, T, k], zero where there is no key). Memory is linear in
+        T: queries are taken piece by piece, again in the backward pass.
+        """
+        up_k, up_v = self.kv_b_proj.weight.view(self.heads, -1, self.kv_rank).split((self.nope, self.v_dim), 1)
+        b, t = q.shape[:2]
+        absorbed = torch.einsum("bthn,hnr->bthr", q[..., : self.nope], up_k)
+        q = torch.cat((absorbed, q[..., self.nope :]), -1) * self.scale
+        none = picks < 0
+        at = picks.long().clamp(min=0) + torch.arange(b, device=q.device).view(-1, 1, 1) * latent.shape[1]
+        rows = latent.flatten(0, 1)
+
+        def piece(q: Tensor, rows: Tensor, at: Tensor, none: Tensor) -> tuple[Tensor, Tensor]:
+            own = rows.index_select(0, at.flatten()).view(*at.shape, -1)  # [B, t, k, kv_rank + pe]
+            scores = torch.matmul(q, own.mT).masked_fill(none.unsqueeze(2), -torch.inf)
+            p = torch.softmax(scores, -1)
+            return torch.matmul(p, own[..., : self.kv_rank]), p
+
+        size = max(1, GATHERED // (b * picks.shape[2] * latent.shape[2]))
+        parts = [
+            (x, rows, y, z) for x, y, z in zip(q.split(size, 1), at.split(size, 1), none.split(size, 1), strict=True)
+        ]
+        if torch.is_grad_enabled() and len(parts) > 1:
+            done = [checkpoint(piece, *part, use_reentrant=False) for part in parts]
+        else:
+            done = [piece(*part) for part in parts]
+        mixed = torch.cat([m for m, _ in done], 1)
+        o = torch.einsum("bthr,hvr->bthv", mixed, up_v)
+        return o.reshape(b, t, -1), torch.cat([p for _, p in done], 1).transpose(1, 2)
+
     def forward(
-        self, x: Tensor, packing: Packing, keep: bool = False
+        self, x: Tensor, packing: Packing, keep: bool = False, picks: Picks | None = None, slot: int = 0
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """x [N, H] of rows that start at position 0 or behind their parent.
+        """x [N, H] of rows that start at position 0 or behind their parent; `slot`: this layer's place in `picks`.
 
         Returns (y [N, H], cache rows [N, .], index keys [N, d] or None, the indexer's loss or None). The indexer runs
-        only where it is used: to `keep` its keys, to learn, or when a row can exceed its top-k.
+        only where it is used: to `keep` its keys, to learn, or when a row can exceed its top-k and nothing is replayed.
         """
         q_latent, q, latent, gate = self._project(x)
-        k, v = self._keys_values(latent)
         blocks = packing.blocks
-        seen, index_keys, scores, loss = blocks.visible, None, [], None
+        seen, index_keys = blocks.visible, None
+        scores: list[Tensor] = []
+        chosen: list[Tensor] = []
+        core, record = False, picks is not None and picks.record
         if self.indexer is not None:
-            learn, sparse = self.indexer.learn and torch.is_grad_enabled(), blocks.longest > self.indexer.topk
-            with torch.set_grad_enabled(learn):
-                if keep or learn or sparse:
-                    index_keys = self.indexer.keys(x)
-                if index_keys is not None and (learn or sparse):
-                    inputs = [blocks.split(y) for y in self.indexer.queries(x, q_latent)]
-                    parts = zip(*inputs, blocks.split_keys(index_keys), strict=True)
-                    scores = [self.indexer.scores(*part) for part in parts]
-                    pairs = zip(scores, seen, strict=True)
-                    seen = [select_topk(s.detach(), some, self.indexer.topk) for s, some in pairs]
-        parts = zip(blocks.split(q), blocks.split_keys(k), blocks.split_keys(v), seen, strict=True)
-        done = [self._attend(*part) for part in parts]
+            seen, index_keys, scores = self._select(x, q_latent, blocks, keep, picks, slot)
+            core = seen is not blocks.visible and blocks.longest > SPARSE_CORE * self.indexer.topk
+            if core or record:
+                chosen = [picks_of(some, self.indexer.topk) for some in seen]
+            if picks is not None and record:
+                picks.taken[slot] = blocks.join(chosen)
+        if core:
+            selected = zip(blocks.split(q), blocks.split_keys(latent), chosen, strict=True)
+            done = [self.attend_selected(*part) for part in selected]
+        else:
+            k, v = self._keys_values(latent)
+            parts = zip(blocks.split(q), blocks.split_keys(k), blocks.split_keys(v), seen, strict=True)
+            done = [self._attend(*part) for part in parts]
+        loss = None
         if scores and scores[0].requires_grad:
+            if core:
+                scores = [s.gather(2, i.long().clamp(min=0)) for s, i in zip(scores, chosen, strict=True)]
+                seen = [i >= 0 for i in chosen]
             pieces = zip(scores, seen, done, strict=True)
             loss = blocks.join([index_loss(s, some, p.detach().mean(1)) for s, some, (_, p) in pieces]).mean()
         return self._output(blocks.join([o for o, _ in done]), gate), latent, index_keys, loss
+
+    def _select(
+        self, x: Tensor, q_latent: Tensor, blocks: Blocks, keep: bool, picks: Picks | None, slot: int
+    ) -> tuple[list[Tensor], Tensor | None, list[Tensor]]:
+        """(what each block's queries see, index keys [N, d] or None, index scores of each block or none)."""
+        indexer = self.indexer
+        assert indexer is not None
+        seen, index_keys = blocks.visible, None
+        scores: list[Tensor] = []
+        replay = None if picks is None else picks.of_layer(slot)
+        learn = indexer.learn and torch.is_grad_enabled()
+        dense = learn and indexer.dense
+        if dense and picks is not None:
+            raise ValueError(
+                "the indexers' dense warm-up attends to every key: picks are neither replayed nor recorded"
+            )
+        live = replay is None or bool((replay < 0).all(-1).any())
+        sparse = live and not dense and blocks.longest > indexer.topk
+        with torch.set_grad_enabled(learn):
+            if keep or learn or sparse:
+                index_keys = indexer.keys(x)
+            if index_keys is not None and (learn or sparse):
+                inputs = [blocks.split(y) for y in indexer.queries(x, q_latent)]
+                parts = zip(*inputs, blocks.split_keys(index_keys), strict=True)
+                scores = [indexer.scores(*part) for part in parts]
+        if sparse:
+            pairs = zip(scores, seen, strict=True)
+            seen = [select_topk(s.detach(), some, indexer.topk) for s, some in pairs]
+        if replay is not None:
+            recorded = blocks.split(replay)
+            masks = [mask_of(r, some.shape[2]) for r, some in zip(recorded, seen, strict=True)]
+            triples = zip(recorded, masks, seen, strict=True)
+            seen = [torch.where((r < 0).all(-1, keepdim=True), some, mask) for r, mask, some in triples]
+        return seen, index_keys, scores
 
     @torch.no_grad()
     def extend(
@@ -109,6 +189,8 @@ class MLA(Derived):
         rows: Tensor,
         past: Tensor,
         longest: int,
+        picks: Picks | None = None,
+        slot: int = 0,
     ) -> Tensor:
         """x [N, H] after `past` Long [B] cached tokens of cache rows `rows` Long [B]; writes the caches. No gradient.
 
@@ -119,11 +201,20 @@ class MLA(Derived):
         latents[at] = latent
         steps = torch.arange(packing.time, device=x.device)
         visible = torch.arange(longest, device=x.device) <= (past.view(-1, 1, 1) + steps.view(1, -1, 1))
+        queries, seen = packing.unpack(q), latents[rows, :longest]
+        chosen = None
         if self.indexer is not None and index_keys is not None:
             index_keys[at] = self.indexer.keys(x)
             if longest > self.indexer.topk:
                 iq, iw = self.indexer.queries(x, q_latent)
                 scores = self.indexer.scores(packing.unpack(iq), packing.unpack(iw), index_keys[rows, :longest])
                 visible = select_topk(scores, visible, self.indexer.topk)
-        o, _ = self._attend(packing.unpack(q), *self._keys_values(latents[rows, :longest]), visible)
+            core = longest > SPARSE_CORE * self.indexer.topk
+            if core or (picks is not None and picks.record):
+                chosen = picks_of(visible, self.indexer.topk)
+            if chosen is not None and picks is not None and picks.record:
+                picks.taken[slot] = packing.pack(chosen)
+            if chosen is not None and core:
+                return self._output(packing.pack(self.attend_selected(queries, seen, chosen)[0]), gate)
+        o, _ = self._attend(queries, *self._keys_values(seen), visible)
         return self._output(packing.pack(o), gate)

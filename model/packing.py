@@ -96,6 +96,14 @@ class Packing:
         children = torch.bincount(self._parents[self._parents >= 0], minlength=self.batch)
         return children.clamp_min_(1)[self._row].to(self.device)
 
+    @cached_property
+    def position(self) -> Tensor:
+        """Long [N]: each token's place in its sequence, a parent's tokens counted."""
+        if self._parents is None:
+            return self.pos
+        past = torch.where(self._parents >= 0, self._lengths[self._parents], 0)
+        return (past[self._row] + self._pos).to(self.device)
+
     # --- padded rows --------------------------------------------------------------------------------------------------
 
     @cached_property

@@ -22,7 +22,7 @@ from kernels.kda import kda_step_
 from kernels.mx import RoundMxfp8
 from model.activations import SituMLP
 from model.cache import DecodeState
-from model.dsa import select_topk
+from model.dsa import picks_of, select_topk
 from model.kda import KDA
 from model.mla import MLA
 from model.moe import DENSE_MACS, Experts, LatentMoE
@@ -46,6 +46,8 @@ class _Where:
     """Bool [n, 1, longest]: what lies beyond a row's new token."""
     mask: Tensor
     """[n, 1, longest]: the same as 0 and -inf."""
+    picks: Tensor | None
+    """int32 [n, L_full, k] to record the selected keys in, or None."""
 
 
 Mixer = Callable[[Tensor, _Where], Tensor]
@@ -104,9 +106,12 @@ class DecodeStep:
         self._state: weakref.ref[DecodeState] | None = None
         self._layouts: dict[int, _Layout] = {}
 
-    def __call__(self, tokens: Tensor, state: DecodeState, n: int) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, tokens: Tensor, state: DecodeState, n: int, picks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """See `Policy.decode`."""
-        where = self._where(state, n)
+        state.own()
+        where = self._where(state, n, picks)
         layout = self._layout(state, n)
         slots, sources = layout.slots, layout.sources
         torch.index_select(self.embedding, 0, tokens, out=slots[0])
@@ -132,7 +137,7 @@ class DecodeStep:
             self._layouts[n] = _Layout(self, state, n)
         return self._layouts[n]
 
-    def _where(self, state: DecodeState, n: int) -> _Where:
+    def _where(self, state: DecodeState, n: int, picks: Tensor | None) -> _Where:
         host = state.lengths[:n]
         longest = int(host.max()) + 1
         if longest > state.max_len:
@@ -142,7 +147,7 @@ class DecodeStep:
         lengths = host.to(self._count.device)
         hidden = (self._count[:longest] > lengths.unsqueeze(1)).unsqueeze(1)
         mask = torch.where(hidden, self._never, self._zero)
-        return _Where(longest, torch.add(lengths, self._count[:n], alpha=state.max_len), hidden, mask)
+        return _Where(longest, torch.add(lengths, self._count[:n], alpha=state.max_len), hidden, mask, picks)
 
 
 def _columns(weight: Tensor, norm: Tensor | None = None) -> Tensor:
@@ -281,6 +286,8 @@ class _MLAStep:
                 index.flatten(0, 1).index_copy_(0, where.at, indexer.k_norm(keys[0]))
                 if where.longest > indexer.topk:
                     mask = self._sparse(x, q_latent, index[:n, : where.longest], where)
+                if where.picks is not None:
+                    where.picks[:, place] = picks_of(mask.squeeze(1) == 0, indexer.topk)
             seen = seen_all[:, : where.longest]
             torch.mm(q_latent, self._q, out=q_flat)
             q = torch.cat((torch.bmm(q_nope, self._up_k).transpose(0, 1), q_pe), 2)

@@ -78,8 +78,8 @@ def test_swapping_rows_within_a_state() -> None:
     policy.prefill(tokens(2, 12), torch.tensor([12, 7]), state, [0, 1])
     a, b = state.export(0), state.export(1)
     state.copy_rows([0, 1], state, [1, 0])
-    for name, value in state.export(0).items():
-        assert torch.equal(value, b[name]) and torch.equal(state.export(1)[name], a[name])
+    for name, value in state.export(0).tensors.items():
+        assert torch.equal(value, b.tensors[name]) and torch.equal(state.export(1).tensors[name], a.tensors[name])
 
 
 def test_export_and_restore_are_exact_and_cut_at_the_length() -> None:
@@ -87,7 +87,7 @@ def test_export_and_restore_are_exact_and_cut_at_the_length() -> None:
     state = policy.new_state(3, 80)
     policy.prefill(tokens(3, 70), torch.tensor([70, 8, 30]), state, [0, 1, 2])
     saved = state.export(0)
-    assert saved["latent"].shape[1] == 70 and saved["index"].shape[1] == 70
+    assert saved.tensors["latent"].shape[1] == 70 and saved.tensors["index"].shape[1] == 70
     want, _ = policy.decode(torch.tensor([7, 7, 7]), state, 3)
     fresh = policy.new_state(3, 80)
     policy.prefill(tokens(3, 80, seed=4), torch.tensor([80, 80, 80]), fresh, [0, 1, 2])  # old content everywhere
@@ -107,7 +107,7 @@ def test_a_reused_row_remembers_nothing() -> None:
     for state in (used, new):
         state.clear([0, 1])
         policy.extend(tokens(2, 9, seed=1), torch.tensor([9, 4]), state, [0, 1])
-    for mine, theirs in zip(used.export(0).items(), new.export(0).items(), strict=True):
+    for mine, theirs in zip(used.export(0).tensors.items(), new.export(0).tensors.items(), strict=True):
         assert torch.equal(mine[1], theirs[1])
     used.lengths[0] = 0  # even if only its length was reset
     policy.extend(tokens(2, 5, seed=8), torch.tensor([5, 2]), used, [0, 1])
@@ -124,7 +124,7 @@ def test_decoding_a_prefix_leaves_the_other_rows_alone() -> None:
     policy.decode(torch.tensor([1, 2]), state, 2)
     assert state.lengths.tolist() == [11, 5, 7, 9]
     for row, saved in zip((2, 3), before, strict=True):
-        assert all(torch.equal(v, state.export(row)[k]) for k, v in saved.items())
+        assert all(torch.equal(v, state.export(row).tensors[k]) for k, v in saved.tensors.items())
 
 
 @pytest.mark.parametrize("rows", [[0, -1], [4], [0, 9]])
