@@ -33,7 +33,7 @@ class QuantConfig:
     expert_weights: str = "mxfp4"
     """Fake-quantisation of routed experts' weights: mxfp4 or none."""
     expert_activations: str = "mxfp8"
-    """Fake-quantisation of the inputs of routed experts' GEMMs: mxfp8 or none."""
+    """Fake-quantisation of the inputs of routed experts' GEMMs: mxfp8 (E4M3), mxfp8_e5m2 or none."""
     scale_rule: str = "even"
     """Shared-exponent rule: even (compressed-tensors) or floor (OCP)."""
 
