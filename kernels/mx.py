@@ -81,8 +81,8 @@ def _fake_quantise(x: Tensor, fmt: Format, rule: str) -> Tensor:
         return x.clone()
     given = blocks(x)
     y, code, amax = scaled(given, fmt, rule)
-    # The code's bits are those of its scale, but for code 0, which is 2^-127. amax * 0 is NaN exactly where the block is
-    # not finite.
+    # The code's bits are those of its scale, but for code 0, which is 2^-127.
+    # amax * 0 is NaN exactly where the block is not finite.
     y = y.mul_(torch.add(code.clamp_min_(1 << 22).view(torch.float32), amax * 0.0))
     y = (y.copysign_(given) if fmt is MXFP4 else y).flatten(-2)
     if y.shape[-1] != x.shape[-1]:

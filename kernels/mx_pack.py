@@ -1,9 +1,11 @@
 """The stored form of MX blocks: elements as codes, scales as E8M0 bytes; compressed-tensors' layout, bit for bit.
 
 MXFP4: two codes in a byte, the LOW nibble is the even column. MXFP8: torch's float8 dtypes. A scale byte s means
-2^(s - 127), 255 is NaN. What is packed is what `kernels.mx` rounds to: `unpack(pack(x))` is the fake-quantised x, and
-`pack(unpack(...))` of what was packed is the same bytes. Bytes from elsewhere may keep a block's numbers under a larger
-scale than either rule takes (a block whose largest code is below 4): packing them again keeps the numbers alone.
+2^(s - 127), 255 is NaN. What is packed is what `kernels.mx` rounds to: `unpack(pack(x))` is the fake-quantised x (MXFP8
+keeps the sign of a zero in its bytes alone). `pack(unpack(...))` of what was packed is the same bytes, but for MXFP8 by
+the rule `even`, where a maximum that was rounded up to 1.75 takes the next scale. Bytes from elsewhere may keep a
+block's numbers under a larger scale than either rule takes (a block whose largest MXFP4 code is below 4): packing them
+again keeps the numbers alone.
 Packing refuses what training would round differently: a last axis that is not a multiple of 32.
 """
 

@@ -1,7 +1,7 @@
 """Public checkpoints of the K3 family: folders of safetensors shards with a config.json, streamed in and out.
 
-`export` writes one from any source of weights, `Checkpoint` reads one, one tensor at a time: neither ever holds a second
-copy of the model, and a rank that asks for its own experts reads no others. What is stored is said in `model.stored`.
+`export` writes one from any source of weights, `Checkpoint` reads one, a tensor at a time: neither holds a second copy
+of the model, and a rank that asks for its own experts reads no others. What is stored is said in `model.stored`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from kernels.mx_pack import NAN_SCALE, pack_mxfp4, unpack_mxfp4
 from model.config import K3Config
+from model.public_config import CONFIG, public_config, read_config
 from model.shards import (
     INDEX,
     MANIFEST,
@@ -33,9 +34,8 @@ from model.shards import (
     read_folder,
     write_folder,
 )
-from model.stored import DTYPES, PACKED, VISION, is_expert, keeps_float32, layout, quantization_config
+from model.stored import DTYPES, VISION, is_expert, keeps_float32, layout
 
-CONFIG = "config.json"
 SHARD_BYTES = 5 * 10**9
 _SHOWN = 5
 """Faults that one error names."""
@@ -86,8 +86,10 @@ def export(
                 waiting |= _encode(name, read(name), units[name], config, rule)
             yield _bytes(waiting.pop(spec.name))
 
-    text = json.dumps(_public_config(config, fmt), indent=1) + "\n"
-    write_folder(out, by_size(units.values(), shard_bytes), tensors, lambda folder: _write(folder / CONFIG, text))
+    def others(folder: Path) -> None:
+        (folder / CONFIG).write_text(json.dumps(public_config(config, fmt), indent=1) + "\n")
+
+    write_folder(out, by_size(units.values(), shard_bytes), tensors, others)
 
 
 @torch.no_grad()
@@ -100,28 +102,22 @@ def _encode(name: str, weight: Tensor, unit: Unit, config: K3Config, rule: str) 
     shape = (unit[0].shape[0], 2 * unit[0].shape[1]) if packed else unit[0].shape
     if tuple(weight.shape) != shape:
         raise WeightsError(f"{stored}: the weight has shape {tuple(weight.shape)}, the config says {shape}")
-    parts = pack_mxfp4(weight.cpu(), rule) if packed else (weight.cpu().to(DTYPES[unit[0].dtype]),)
-    if (parts[1] == NAN_SCALE).any() if packed else not parts[0].isfinite().all():
-        raise WeightsError(f"{stored}: the weight holds NaN or infinity, which is not exported: give another checkpoint")
+    parts: tuple[Tensor, ...]
+    if packed:
+        parts = pack_mxfp4(weight.cpu(), rule)
+        broken = (parts[1] == NAN_SCALE).any()
+    else:
+        parts = (weight.cpu().to(DTYPES[unit[0].dtype]),)
+        broken = ~parts[0].isfinite().all()
+    if broken:
+        raise WeightsError(
+            f"{stored}: the weight holds NaN or infinity, which is not exported: give another checkpoint"
+        )
     return {spec.name: part for spec, part in zip(unit, parts, strict=True)}
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().view(torch.uint8).flatten().numpy())
-
-
-def _public_config(config: K3Config, fmt: str) -> dict[str, Any]:
-    out = config.to_hf()
-    text = out.get("text_config", out)
-    text.pop("quantization_config", None)  # of what the config was read from
-    text["dtype"] = "float32" if fmt == "fp32" else "bfloat16"
-    if fmt == "mxfp4":
-        text["quantization_config"] = quantization_config()
-    return out
-
-
-def _write(file: Path, text: str) -> None:
-    file.write_text(text)
+    return cast(Any, tensor.contiguous().view(torch.uint8).flatten().numpy()).data
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -154,9 +150,12 @@ class Checkpoint:
             raise WeightsError(f"{name}: the policy of {self.folder / CONFIG} has no such weight")
         unit = self._units[name]
         parts = [self._tensor(spec.name) for spec in unit]
-        if len(parts) == 2 and (parts[1] == NAN_SCALE).any():
-            raise WeightsError(f"{unit[1].name} holds a NaN scale (255): export the weights again")
-        weight = unpack_mxfp4(*parts) if len(parts) == 2 else parts[0].float()
+        if len(parts) == 1:
+            weight = parts[0].float()
+        else:
+            if (parts[1] == NAN_SCALE).any():
+                raise WeightsError(f"{unit[1].name} holds a NaN scale (255): export the weights again")
+            weight = unpack_mxfp4(parts[0], parts[1])
         if not weight.isfinite().all():
             raise WeightsError(f"{unit[0].name} holds numbers that float32 does not: export the weights again")
         return weight
@@ -199,7 +198,9 @@ class Checkpoint:
                         f"{spec.name} has shape {list(found.shape)}, {CONFIG} asks for {list(spec.shape)}{hint}"
                     )
                 if found.dtype not in (allowed := _dtypes(name, spec)):
-                    wrong.append(f"{spec.name} is {found.dtype}, must be {' or '.join(allowed)}: export the weights again")
+                    wrong.append(
+                        f"{spec.name} is {found.dtype}, must be {' or '.join(allowed)}: export the weights again"
+                    )
         expected = {spec.name for unit in self._units.values() for spec in unit}
         wrong += [self._unknown(n, packed) for n in self._entries if n not in expected and n not in self.unread]
         wrong = [fault for fault in wrong if fault]
@@ -213,7 +214,7 @@ class Checkpoint:
             if packed and stored in self._entries:
                 return f"{stored} is not packed, but {CONFIG} has quantization_config: remove that key, or export again"
             if not packed and f"{stored}_packed" in self._entries:
-                return f"{stored}_packed is packed, but {CONFIG} has no quantization_config: take the config.json of these files"
+                return f"{stored}_packed is there, but {CONFIG} has no quantization_config: take the one of these files"
         return f"{stored} is missing: copy the shard that holds it, or export again"
 
     def _unknown(self, stored: str, packed: bool) -> str:
@@ -263,31 +264,8 @@ def _dtypes(name: str, spec: Spec) -> tuple[str, ...]:
     return ("F32",) if keeps_float32(name) else ("BF16", "F32")
 
 
-def read_config(folder: Path) -> tuple[K3Config, bool]:
-    """The architecture that the folder's config.json says, and whether it says that experts are packed.
-
-    Raises WeightsError naming what is wrong with it.
-    """
-    file = folder / CONFIG
-    if not file.is_file():
-        raise WeightsError(f"{file} is missing: copy it from where the weights were")
-    try:
-        public = json.loads(file.read_text())
-        text = public.get("text_config", public)
-        quantised = text.get("quantization_config") or public.get("quantization_config")
-        if quantised is not None and quantised.get("format") != PACKED:
-            raise WeightsError(f"{file}: quantization_config.format is {quantised.get('format')!r}, only {PACKED} is read")
-        return K3Config.from_hf(public), quantised is not None
-    except WeightsError:
-        raise
-    except KeyError as e:
-        raise WeightsError(f"{file} has no key {e}: give the config.json of a K3 model") from e
-    except (UnicodeDecodeError, AttributeError, TypeError, ValueError) as e:
-        raise WeightsError(f"{file} is not a K3 configuration: {e}") from e
-
-
 def verify(folder: Path) -> Summary:
-    """Read everything: structure, hashes (if there is a manifest), scales and numbers. Raises WeightsError, see there."""
+    """Read everything: structure, hashes (if there is a manifest), scales and numbers. Raises WeightsError."""
     found = Checkpoint(folder)
     hashed = check_manifest(folder)
     for name in found._units:
@@ -315,7 +293,7 @@ def reshard(folder: Path, out: Path, number: int) -> None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "5GB", "512MB", "64KB" (powers of ten, as Hugging Face counts) or a plain number; raises WeightsError."""
+    """Bytes of "5GB", "512MB", "64KB" (powers of ten, as Hugging Face counts) or a number; raises WeightsError."""
     number = text.strip().upper().removesuffix("B")
     factor = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.get(number[-1:], 1)
     try:

@@ -1,8 +1,8 @@
-"""A folder of safetensors shards: read header by header, written tensor by tensor, never more than one tensor in memory.
+"""A folder of safetensors shards: read header by header, written tensor by tensor, one tensor in memory at a time.
 
-Knows nothing of the model. The layout is Hugging Face's: `model-00001-of-00003.safetensors` and an index that says which
-tensor is in which file; `manifest.json` holds the size and the SHA-256 of every file. Every error names the file or the
-tensor at fault and what to do.
+Knows nothing of the model, and needs no torch. The layout is Hugging Face's: `model-00001-of-00003.safetensors`, and an
+index that says which tensor is in which file; `manifest.json` holds the size and the SHA-256 of every file. Every error
+names the file or the tensor at fault and what to do.
 """
 
 from __future__ import annotations
@@ -109,11 +109,13 @@ def _once(pairs: list[tuple[str, Any]], file: Path) -> dict[str, Any]:
 def _entry(name: str, said: dict[str, Any], file: Path, data: int) -> Entry:
     begin, end = said["data_offsets"]
     if said["dtype"] not in ITEM_BYTES:
-        raise WeightsError(f"{file}: {name} has the unknown dtype {said['dtype']!r}: store one of {', '.join(ITEM_BYTES)}")
+        raise WeightsError(
+            f"{file}: {name} has the unknown dtype {said['dtype']!r}: store one of {', '.join(ITEM_BYTES)}"
+        )
     spec = Spec(name, said["dtype"], tuple(map(int, said["shape"])))
     if min(spec.shape, default=0) < 0 or end - begin != spec.nbytes:
         raise WeightsError(
-            f"{file}: {name} holds {end - begin} bytes; {spec.dtype} {list(spec.shape)} has {spec.nbytes}: write it again"
+            f"{file}: {name} holds {end - begin} bytes; {spec.dtype} {list(spec.shape)} has {spec.nbytes}: {_AGAIN}"
         )
     return Entry(spec, file, data + begin)
 
@@ -124,7 +126,9 @@ def read_folder(folder: Path) -> dict[str, Entry]:
     Raises WeightsError if the files, the index and the headers do not say the same, or a tensor is in two files.
     """
     if not folder.is_dir():
-        is_file = f"{folder} is a file: give the folder that holds it" if folder.exists() else f"{folder} does not exist"
+        is_file = (
+            f"{folder} is a file: give the folder that holds it" if folder.exists() else f"{folder} does not exist"
+        )
         raise WeightsError(is_file)
     files = sorted(folder.glob("*.safetensors"))
     weight_map = None
@@ -149,8 +153,7 @@ def read_folder(folder: Path) -> dict[str, Entry]:
             said, found = weight_map.get(name), table[name].file.name if name in table else None
             if said != found:
                 raise WeightsError(
-                    f"{name} is in {found or 'no file'}, {INDEX} says {said or 'nothing of it'}: {_AGAIN}, or write the "
-                    "index again"
+                    f"{name} is in {found or 'no file'}, {INDEX} says {said or 'nothing of it'}: {_AGAIN}"
                 )
     return table
 
@@ -172,7 +175,9 @@ def check_manifest(folder: Path) -> bool:
     if not path.exists():
         return False
     try:
-        files = {str(name): (said["bytes"], said["sha256"]) for name, said in json.loads(path.read_text())["files"].items()}
+        files = {
+            str(name): (said["bytes"], said["sha256"]) for name, said in json.loads(path.read_text())["files"].items()
+        }
     except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as e:
         raise WeightsError(f"{path} is not readable ({e!r}): {_AGAIN}, or remove it") from e
     for name, (size, digest) in files.items():
@@ -242,7 +247,7 @@ def write_folder(
     try:
         others(half)
         hashes = {file.name: _sha256(file) for file in sorted(half.iterdir())}
-        where = {}
+        where: dict[str, str] = {}
         for i, shard in enumerate(shards):
             name = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
             # Larger items first, so that every tensor is aligned.

@@ -8,7 +8,6 @@ o_norm and the selection bias in float32, all else in bfloat16; routed experts, 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import torch
 
@@ -19,8 +18,6 @@ from model.shards import Spec, Unit, WeightsError
 
 FORMATS = ("mxfp4", "bf16", "fp32")
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "U8": torch.uint8}
-PACKED = "mxfp4-pack-quantized"
-"""compressed-tensors' name of the packed format."""
 _EXPERT = re.compile(r"\.experts\.\d+\.w[123]\.weight$")
 _FLOAT32 = (".A_log", ".dt_bias", ".o_norm.weight", "_conv1d.weight", ".e_score_correction_bias")
 _TEXT = "language_model."
@@ -58,35 +55,12 @@ def layout(config: K3Config, fmt: str) -> dict[str, Unit]:
         if fmt == "mxfp4" and is_expert(name):
             rows, columns = shape
             if columns % BLOCK:
-                raise WeightsError(f"{stored}: {columns} columns are no multiple of {BLOCK}, so it cannot be packed: use bf16")
+                raise WeightsError(
+                    f"{stored}: {columns} columns are no multiple of {BLOCK}, so it cannot be packed: use bf16"
+                )
             pair = (f"{stored}_packed", columns // 2), (f"{stored}_scale", columns // BLOCK)
             out[name] = tuple(Spec(part, "U8", (rows, width)) for part, width in pair)
         else:
             float32 = fmt == "fp32" or keeps_float32(name)
             out[name] = (Spec(stored, "F32" if float32 else "BF16", shape),)
     return out
-
-
-def quantization_config() -> dict[str, Any]:
-    """config.json's `quantization_config` of packed experts: weights alone, in compressed-tensors' words."""
-    weights = {
-        "num_bits": 4,
-        "type": "float",
-        "symmetric": True,
-        "strategy": "group",
-        "group_size": BLOCK,
-        "dynamic": False,
-        "scale_dtype": "torch.uint8",
-    }
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
-    kept = ("self_attn", "shared_experts", r"mlp\.(gate|up|gate_up|down)_proj", "lm_head", "vision_tower", "mm_projector")
-    # The released list leaves these out, though it stores them in bfloat16; a reader that goes by the list needs them.
-    kept += (r"block_sparse_moe\.gate", r"routed_expert_(down|up)_proj")
-    return {
-        "quant_method": "compressed-tensors",
-        "format": PACKED,
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": group | {"format": PACKED}},
-        "ignore": [f"re:.*{part}.*" for part in kept],
-        "kv_cache_scheme": None,
-    }

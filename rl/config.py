@@ -23,7 +23,8 @@ class PolicyConfig:
     """Which weights the run starts from."""
 
     init: str = "warm"
-    """warm (the committed start of the preset), scratch (random), or a folder with safetensors weights."""
+    """warm (the committed start of the preset), scratch (random), or a folder with safetensors weights (`jointrl ckpt
+    export` and `jointrl warmup` write them)."""
 
 
 @dataclass
@@ -47,7 +48,8 @@ class ModelConfig:
     preset: str = "tiny"
     """Preset of the K3 family: tiny, tiny_odd, small, k3, k31_pro."""
     path: str | None = None
-    """Folder of a Hugging Face model (kind=hf)."""
+    """Folder of a Hugging Face model (kind=hf), or of a public checkpoint (kind=k3): its architecture instead of the
+    preset's, and with policy.init=warm its weights."""
     quant: QuantConfig = field(default_factory=QuantConfig)
 
 
