@@ -41,7 +41,7 @@ class CoverageError(AssertionError):
 
 @dataclass(frozen=True)
 class Row:
-    """One tensor, or the inputs of a layer's expert GEMMs: mxfp4, mxfp8..., none, or unseen (no logit depends on it)."""
+    """A tensor, or the inputs of a layer's expert GEMMs: mxfp4, mxfp8..., none, or unseen (no logit depends on it)."""
 
     tensor: str
     trainer: str
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def agrees(self) -> bool:
-        """Whether all sides do the same; stored unrounded, what no logit depends on cannot differ (a mix of one source)."""
+        """Whether all sides do the same; unseen and unrounded cannot differ (a depth mix of one source)."""
         same = self.exporter in ("-", self.trainer) or (self.trainer == "unseen" and self.exporter == "none")
         return same and self.trainer == self.engine
 

@@ -1,4 +1,4 @@
-"""`jointrl ckpt`: a run's masters become a public checkpoint, whatever ranks saved them, and a run can start from it."""
+"""`jointrl ckpt`: a run's masters become a public checkpoint, whatever ranks saved them; a run starts from it."""
 
 from __future__ import annotations
 
