@@ -1,11 +1,11 @@
-"""MX block formats: MXFP4 (E2M1) and MXFP8 (E4M3) with one shared E8M0 scale per 32 values of the last axis.
+"""MX block formats: MXFP4 (E2M1) and MXFP8 (E4M3, E5M2) with one shared E8M0 scale per 32 values of the last axis.
 
 Scale rules (OCP MX v1.0 and compressed-tensors): `floor`: e = floor(log2 amax) - emax, so a block maximum above the
 largest element saturates; `even`: the same, one more when amax has a mantissa >= 1.75 (what compressed-tensors writes).
-The exponent is read from the float32 bits; elements round to nearest even and saturate. A block that holds NaN or Inf
-becomes NaN as a whole and touches no other block. A tail shorter than 32 is a block of its own.
-Scales lie in 2^-126 .. 2^(127 - emax), so that they, their inverses and every product are normal float32 numbers; a
-block with a smaller maximum is rounded to multiples of the smallest step, down to zero.
+The exponent is read from the float32 bits (other dtypes become float32 first); elements round to nearest even and
+saturate. A block that holds NaN or Inf becomes NaN as a whole and touches no other block. A tail shorter than 32 is a
+block of its own. Scales lie in 2^-127 .. 2^(127 - emax): a block with a smaller maximum is rounded to multiples of the
+smallest step, down to zero. MXFP4 keeps the sign of what becomes zero, as its stored form does (`kernels.mx_pack`).
 """
 
 from __future__ import annotations
@@ -33,25 +33,28 @@ class Format(NamedTuple):
 
 MXFP4 = Format(6.0, 2, 0, 1)
 MXFP8 = Format(448.0, 8, -6, 3)
+"""E4M3: no infinity, one NaN."""
+MXFP8_E5M2 = Format(57344.0, 15, -14, 2)
 _EXPONENT = 0x7F800000
 _INVERSE = 254 << 23
 """Bits of 2^-e are this minus the bits of 2^e."""
 
 
-def _check_rule(rule: str) -> None:
+def check_rule(rule: str) -> None:
+    """Raises ValueError for an unknown scale rule."""
     if rule not in ("even", "floor"):
         raise ValueError(f"unknown MX scale rule {rule!r}: even or floor")
 
 
 def _scale_bits(amax: Tensor, fmt: Format, rule: str) -> Tensor:
-    """float32 bits (int32) of the power-of-two scales of block maxima (float32 >= 0); any scale if not finite."""
+    """E8M0 codes, shifted left by 23, of the scales of block maxima (float32 >= 0), int32; any if not finite."""
     bits = amax.view(torch.int32)
     if rule == "even":
         bits = bits + 0x200000  # carries into the exponent exactly when the mantissa is >= 1.75
-    return (bits & _EXPONENT).sub_(fmt.emax << 23).clamp_(1 << 23, (254 - fmt.emax) << 23)
+    return (bits & _EXPONENT).sub_(fmt.emax << 23).clamp_(0, (254 - fmt.emax) << 23)
 
 
-def _blocks(x: Tensor) -> Tensor:
+def blocks(x: Tensor) -> Tensor:
     """x as float32 [..., blocks, 32]; a tail is filled with zeros, which never raise a block's maximum."""
     x = x if x.dtype == torch.float32 else x.float()
     n = x.shape[-1]
@@ -60,25 +63,28 @@ def _blocks(x: Tensor) -> Tensor:
     return x.unflatten(-1, (-1, BLOCK))
 
 
-def _scaled(blocks: Tensor, fmt: Format, rule: str) -> tuple[Tensor, Tensor, Tensor]:
-    """(elements in units of the block scale, rounded and saturated; bits of the scale; amax); last axis 32, 1, 1."""
-    amax = blocks.abs().amax(-1, keepdim=True)
-    bits = _scale_bits(amax, fmt, rule)
-    y = blocks * (_INVERSE - bits).view(torch.float32)
+def scaled(x: Tensor, fmt: Format, rule: str) -> tuple[Tensor, Tensor, Tensor]:
+    """(elements in units of the block scale, rounded and saturated; E8M0 code << 23; amax); last axis 32, 1, 1."""
+    amax = x.abs().amax(-1, keepdim=True)
+    code = _scale_bits(amax, fmt, rule)
+    y = x * (_INVERSE - code).view(torch.float32)
     y = y.clamp_(-fmt.largest, fmt.largest)
     # Adding and removing 1.5 x 2^(23 + step) rounds to a multiple of 2^step, ties to even.
     top = (y.view(torch.int32) & _EXPONENT).view(torch.float32).clamp_min_(2.0**fmt.emin)
     top *= 1.5 * 2.0 ** (23 - fmt.mantissa)
-    return y.add_(top).sub_(top), bits, amax
+    return y.add_(top).sub_(top), code, amax
 
 
 def _fake_quantise(x: Tensor, fmt: Format, rule: str) -> Tensor:
-    _check_rule(rule)
+    check_rule(rule)
     if x.numel() == 0:
         return x.clone()
-    y, bits, amax = _scaled(_blocks(x), fmt, rule)
+    given = blocks(x)
+    y, code, amax = scaled(given, fmt, rule)
+    # The code's bits are those of its scale, but for code 0, which is 2^-127.
     # amax * 0 is NaN exactly where the block is not finite.
-    y = y.mul_(torch.add(bits.view(torch.float32), amax * 0.0)).flatten(-2)
+    y = y.mul_(torch.add(code.clamp_min_(1 << 22).view(torch.float32), amax * 0.0))
+    y = (y.copysign_(given) if fmt is MXFP4 else y).flatten(-2)
     if y.shape[-1] != x.shape[-1]:
         y = y[..., : x.shape[-1]]
     return y if x.dtype == torch.float32 else y.to(x.dtype)
@@ -89,9 +95,9 @@ def fake_quantise_mxfp4(x: Tensor, rule: str = "even") -> Tensor:
     return _fake_quantise(x.detach(), MXFP4, rule)
 
 
-def fake_quantise_mxfp8(x: Tensor, rule: str = "even") -> Tensor:
+def fake_quantise_mxfp8(x: Tensor, rule: str = "even", fmt: Format = MXFP8) -> Tensor:
     """Values that MXFP8 stores for x, same shape and dtype; no gradient. Raises ValueError for an unknown rule."""
-    return _fake_quantise(x.detach(), MXFP8, rule)
+    return _fake_quantise(x.detach(), fmt, rule)
 
 
 class RoundMxfp8:
@@ -102,15 +108,15 @@ class RoundMxfp8:
     Constants are tensors, which torch need not convert in every call. Raises ValueError for an unknown rule.
     """
 
-    def __init__(self, rule: str = "even", device: torch.device | str = "cpu") -> None:
-        _check_rule(rule)
+    def __init__(self, rule: str = "even", device: torch.device | str = "cpu", fmt: Format = MXFP8) -> None:
+        check_rule(rule)
         self._even = rule == "even"
         ints, floats = partial(torch.tensor, dtype=torch.int32, device=device), partial(torch.tensor, device=device)
         self._exponent, self._magnitude, self._carry = ints(_EXPONENT), ints(0x7FFFFFFF), ints(0x200000)
-        # As in _scaled: 1.5 x 2^23 steps of an element, the smallest of which is that of the format's subnormal ones.
-        steps = 1.5 * 2.0 ** (23 - MXFP8.mantissa)
-        self._steps, self._subnormal = floats(steps), floats(steps * 2.0 ** (MXFP8.emin - MXFP8.emax))
-        self._largest = floats(MXFP8.largest * 2.0**-MXFP8.emax)
+        # As in `scaled`: 1.5 x 2^23 steps of an element, the smallest of which is that of the format's subnormal ones.
+        steps = 1.5 * 2.0 ** (23 - fmt.mantissa)
+        self._steps, self._subnormal = floats(steps), floats(steps * 2.0 ** (fmt.emin - fmt.emax))
+        self._largest = floats(fmt.largest * 2.0**-fmt.emax)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Values that MXFP8 stores for x [..., n], float32; no gradient."""
@@ -130,32 +136,6 @@ class RoundMxfp8:
         return y.view(x.shape) if n % BLOCK == 0 else y.view(*x.shape[:-1], -1)[..., :n].contiguous()
 
 
-def pack_mxfp4(x: Tensor, rule: str = "even") -> tuple[Tensor, Tensor]:
-    """Stored form of x [..., n], n a multiple of 32: (packed uint8 [..., n/2], scales uint8 [..., n/32]).
-
-    The LOW nibble is the even column; a scale s means 2^(s - 127), 255 is NaN (compressed-tensors).
-    Raises ValueError if n is not a multiple of 32.
-    """
-    _check_rule(rule)
-    if x.shape[-1] % BLOCK:
-        raise ValueError(f"cannot pack a last axis of {x.shape[-1]}: not a multiple of {BLOCK}")
-    y, bits, amax = _scaled(_blocks(x.detach()), MXFP4, rule)
-    table = torch.tensor(E2M1_VALUES, device=x.device)
-    codes = torch.searchsorted(table, y.abs().nan_to_num_(0.0)) + 8 * torch.signbit(y)
-    codes = codes.to(torch.uint8).flatten(-2)
-    scales = torch.where(amax.isfinite(), bits >> 23, 255).to(torch.uint8).squeeze(-1)
-    return codes[..., 0::2] | (codes[..., 1::2] << 4), scales
-
-
-def unpack_mxfp4(packed: Tensor, scales: Tensor) -> Tensor:
-    """float32 [..., n] of what `pack_mxfp4` stored; a scale of 255 gives NaN."""
-    table = torch.tensor((*E2M1_VALUES, *(-v for v in E2M1_VALUES)), device=packed.device)
-    values = table[torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()]
-    scale = torch.exp2(scales.unsqueeze(-1).double() - 127.0)
-    scale = torch.where(scales.unsqueeze(-1) == 255, torch.nan, scale)
-    return (values.unflatten(-1, (-1, BLOCK)) * scale).float().flatten(-2)
-
-
 def nonfinite_blocks(x: Tensor) -> int:
     """Number of blocks of x that hold NaN or Inf, so become NaN; a metric of the learner."""
-    return int((~_blocks(x.detach()).isfinite()).any(-1).sum())
+    return int((~blocks(x.detach()).isfinite()).any(-1).sum())

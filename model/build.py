@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from model.config import K3Config
 from model.decoder import Policy
+from model.public_config import architecture
 from model.quant import QuantSpec
 
 
@@ -19,14 +19,16 @@ def build_policy(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> Any:
-    """A policy on the CPU: kind "k3" (random weights of `preset` from `seed`) or "hf" (the model in folder `path`).
+    """A policy on the CPU: kind "k3" (random weights from `seed`) or "hf" (the model in folder `path`).
+
+    A K3 policy's architecture is that of the public checkpoint in folder `path`, or of `preset` where there is none.
 
     Raises ValueError for another kind, for a dtype that the K3 family does not compute in, or for "hf" without a path.
     """
     if kind == "k3":
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"the K3 family computes in float32 or float64, not {dtype}")
-        policy = Policy(K3Config.preset(preset), quant).to(dtype)
+        policy = Policy(architecture(preset, path), quant).to(dtype)
         policy.reset_parameters(seed)
         return policy
     if kind == "hf":

@@ -13,6 +13,8 @@ from torch.autograd import Function
 
 from kernels import mx
 
+_ACTIVATIONS = {"mxfp8": mx.MXFP8, "mxfp8_e5m2": mx.MXFP8_E5M2}
+
 
 @dataclass(frozen=True)
 class QuantSpec:
@@ -21,14 +23,14 @@ class QuantSpec:
     expert_weights: str = "mxfp4"
     """mxfp4 or none."""
     expert_activations: str = "mxfp8"
-    """mxfp8 or none."""
+    """mxfp8 (E4M3), mxfp8_e5m2 or none."""
     scale_rule: str = "even"
     """even (compressed-tensors) or floor (OCP)."""
 
     def __post_init__(self) -> None:
         allowed = {
             "expert_weights": ("mxfp4", "none"),
-            "expert_activations": ("mxfp8", "none"),
+            "expert_activations": (*_ACTIVATIONS, "none"),
             "scale_rule": ("even", "floor"),
         }
         for name, values in allowed.items():
@@ -43,7 +45,13 @@ class QuantSpec:
     @property
     def activation_rounding(self) -> Callable[[Tensor], Tensor] | None:
         """Rounds expert inputs along the last axis, or None."""
-        return partial(mx.fake_quantise_mxfp8, rule=self.scale_rule) if self.expert_activations == "mxfp8" else None
+        fmt = self.activation_format
+        return None if fmt is None else partial(mx.fake_quantise_mxfp8, rule=self.scale_rule, fmt=fmt)
+
+    @property
+    def activation_format(self) -> mx.Format | None:
+        """The element format of expert inputs, or None."""
+        return _ACTIVATIONS.get(self.expert_activations)
 
 
 class _Round(Function):

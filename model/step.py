@@ -435,6 +435,6 @@ def _rounding(experts: Experts, like: Tensor) -> Callable[[Tensor], Tensor]:
     quant: Any = experts.quant
     if quant.activation_rounding is None:
         return lambda x: x
-    if quant.expert_activations == "mxfp8" and like.dtype == torch.float32:
-        return RoundMxfp8(quant.scale_rule, like.device)
+    if like.dtype == torch.float32:
+        return RoundMxfp8(quant.scale_rule, like.device, quant.activation_format)
     return cast(Callable[[Tensor], Tensor], quant.activation_rounding)

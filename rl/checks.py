@@ -20,7 +20,7 @@ from rl.policy_size import PolicySize
 CHOICES: dict[str, tuple[str, ...]] = {
     "model.kind": ("k3", "hf"),
     "model.quant.expert_weights": ("mxfp4", "none"),
-    "model.quant.expert_activations": ("mxfp8", "none"),
+    "model.quant.expert_activations": ("mxfp8", "mxfp8_e5m2", "none"),
     "model.quant.scale_rule": ("even", "floor"),
     "engine.kind": ("native", "vllm"),
     "effort.kind": ("budget", "price", "none"),

@@ -126,6 +126,7 @@ def parser() -> argparse.ArgumentParser:
     show = command("show", _show, "summary, last alerts and effort table of a run")
     show.add_argument("name", metavar="RUN", help="a name that `jointrl runs` lists, or a folder")
     _add_env(commands)
+    _add_ckpt(commands)
     doctor = command("doctor", _doctor, "check this machine and its packages, and say how to mend what is wrong")
     doctor.add_argument("--ray", action="store_true", help="also start and stop a local Ray")
     commands.add_parser("warmup", help="train a policy's start on oracle demonstrations (own flags: --help)")
@@ -161,6 +162,38 @@ def _add_env(commands: argparse._SubParsersAction) -> None:
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--json", action="store_true", help="as a JSON list of episodes")
     run.set_defaults(run=lambda args: _environments().run_environment(args))
+
+
+def _add_ckpt(commands: argparse._SubParsersAction) -> None:
+    ckpt = commands.add_parser("ckpt", help="export, verify or reshard public checkpoints")
+    kinds = ckpt.add_subparsers(metavar="WHAT", required=True)
+
+    out = kinds.add_parser("export", help="weights as a folder that others read, and that a run can start from")
+    out.add_argument("source", metavar="RUN_OR_WEIGHTS",
+                     help="a run, one of its checkpoints, a .safetensors start, or a public checkpoint")  # fmt: skip
+    out.add_argument("out", metavar="OUT", help="folder to write; must not exist")
+    out.add_argument("--format", choices=("mxfp4", "bf16", "fp32"), default="mxfp4",
+                     help="of routed experts; fp32: of everything (default: %(default)s)")  # fmt: skip
+    out.add_argument("--shard-size", default="5GB", metavar="SIZE", help="largest file (default: %(default)s)")
+    out.add_argument("--scale-rule", choices=("even", "floor"), help="of MXFP4 (default: the run's, else even)")
+    out.add_argument("--preset", help="architecture of a .safetensors start (default: what the log beside it says)")
+    out.set_defaults(run=lambda args: _checkpoints().export_weights(args))
+
+    check = kinds.add_parser("verify", help="read everything: names, shapes, dtypes, hashes, scales, numbers")
+    check.add_argument("folder", metavar="FOLDER")
+    check.set_defaults(run=lambda args: _checkpoints().verify_folder(args))
+
+    again = kinds.add_parser("reshard", help="the same tensors in another number of files")
+    again.add_argument("folder", metavar="FOLDER")
+    again.add_argument("out", metavar="OUT", help="folder to write; must not exist")
+    again.add_argument("--shards", type=int, required=True, metavar="N")
+    again.set_defaults(run=lambda args: _checkpoints().reshard_folder(args))
+
+
+def _checkpoints() -> ModuleType:
+    from rl import ckpt_commands
+
+    return ckpt_commands
 
 
 def _environments() -> ModuleType:

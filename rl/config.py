@@ -23,7 +23,8 @@ class PolicyConfig:
     """Which weights the run starts from."""
 
     init: str = "warm"
-    """warm (the committed start of the preset), scratch (random), or a folder with safetensors weights."""
+    """warm (the committed start of the preset), scratch (random), or a folder with safetensors weights (`jointrl ckpt
+    export` and `jointrl warmup` write them)."""
 
 
 @dataclass
@@ -33,7 +34,7 @@ class QuantConfig:
     expert_weights: str = "mxfp4"
     """Fake-quantisation of routed experts' weights: mxfp4 or none."""
     expert_activations: str = "mxfp8"
-    """Fake-quantisation of the inputs of routed experts' GEMMs: mxfp8 or none."""
+    """Fake-quantisation of the inputs of routed experts' GEMMs: mxfp8 (E4M3), mxfp8_e5m2 or none."""
     scale_rule: str = "even"
     """Shared-exponent rule: even (compressed-tensors) or floor (OCP)."""
 
@@ -47,7 +48,8 @@ class ModelConfig:
     preset: str = "tiny"
     """Preset of the K3 family: tiny, tiny_odd, small, k3, k31_pro."""
     path: str | None = None
-    """Folder of a Hugging Face model (kind=hf)."""
+    """Folder of a Hugging Face model (kind=hf), or of a public checkpoint (kind=k3): its architecture instead of the
+    preset's, and with policy.init=warm its weights."""
     quant: QuantConfig = field(default_factory=QuantConfig)
 
 

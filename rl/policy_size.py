@@ -34,16 +34,16 @@ class PolicySize:
 
 def policy_size(config: ModelConfig) -> PolicySize:
     """The sizes of the configured policy; raises ValueError, saying what to change, where there is none."""
-    return _hugging_face(config.path) if config.kind == "hf" else _k3(config.preset)
+    return _hugging_face(config.path) if config.kind == "hf" else _k3(config.preset, config.path)
 
 
-def _k3(preset: str) -> PolicySize:
-    from model.config import K3Config
+def _k3(preset: str, path: str | None) -> PolicySize:
+    from model.public_config import architecture
 
-    c = K3Config.preset(preset)
+    c = architecture(preset, path)
     fixed = sum(c.state_values(0).values())
     return PolicySize(
-        name=f"K3 family, preset {preset}",
+        name=f"K3 family, {f'preset {preset}' if path is None else path}",
         parameters=c.param_count(),
         routed=c.part_counts()["routed_experts"],
         experts=c.num_experts,

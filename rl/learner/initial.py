@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from model.public_config import CONFIG, architecture, read_config
+from model.shards import read_folder
 from rl.config import Config
 from rl.errors import UserError
 
@@ -16,11 +20,13 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 def start_files(config: Config) -> list[Path]:
     """Files of `policy.init`; none for scratch, and none where a Hugging Face folder brings its own weights.
 
-    Raises UserError where there is no such start.
+    Raises UserError where there is no such start, or its config.json is of another architecture.
     """
     init = config.policy.init
     if init == "scratch" or (init == "warm" and config.model.kind == "hf"):
         return []
+    if folder := public_folder(config):
+        return _shards(folder, config)
     if init == "warm":
         file = ASSETS / f"{config.model.preset}.safetensors"
         if not file.is_file():
@@ -34,6 +40,50 @@ def start_files(config: Config) -> list[Path]:
     if not files or not all(f.is_file() for f in files):
         raise UserError(f"policy.init={init}: neither warm, scratch, nor a folder with safetensors weights")
     return files
+
+
+def public_folder(config: Config) -> Path | None:
+    """The public checkpoint (a folder with a config.json) that a K3 run starts from, if it is one."""
+    if config.model.kind != "k3" or config.policy.init == "scratch":
+        return None
+    if config.policy.init == "warm":
+        return Path(config.model.path) if config.model.path else None
+    folder = Path(config.policy.init)
+    return folder if (folder / CONFIG).is_file() else None
+
+
+def _shards(folder: Path, config: Config) -> list[Path]:
+    try:
+        entries = read_folder(folder)
+        theirs, _ = read_config(folder)
+        ours = architecture(config.model.preset, config.model.path)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    names = [f.name for f in fields(theirs) if f.compare and getattr(theirs, f.name) != getattr(ours, f.name)]
+    if names:
+        said = ", ".join(f"{n}={getattr(theirs, n)} (not {getattr(ours, n)})" for n in names[:5])
+        raise UserError(
+            f"{folder / CONFIG} is of another architecture than the run's: {said}; set model.preset to its preset, or "
+            f"model.path={folder}"
+        )
+    return sorted({entry.file for entry in entries.values()})
+
+
+def load(config: Config, policy: Any) -> None:
+    """Fill a policy, whose experts may be spread over ranks, with the weights that the run starts from, if any.
+
+    A public checkpoint is streamed: a rank reads its own experts alone. Raises UserError or ValueError naming what does
+    not fit. Call `refresh_quantized` afterwards.
+    """
+    from rl.learner import weights
+
+    files = start_files(config)
+    if folder := public_folder(config):
+        from model.checkpoint import Checkpoint
+
+        Checkpoint(folder).fill(weights.owned_weights(policy))
+    elif files:
+        weights.load(policy, read(files))
 
 
 def read(files: list[Path]) -> dict[str, np.ndarray]:

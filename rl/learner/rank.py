@@ -61,9 +61,6 @@ class LearnerRank:
         self.meeting.join(address)
         quant = QuantSpec(c.model.quant.expert_weights, c.model.quant.expert_activations, c.model.quant.scale_rule)
         self.policy = build_policy(c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed)
-        files = initial.start_files(c)
-        if files:
-            self.policy.load_named_weights(initial.read(files))
         self.policy.to(self.device)
         self.frozen = freeze(self.policy)
         self.moe_shape = None
@@ -73,6 +70,7 @@ class LearnerRank:
             from rl.learner.experts import spread_experts
 
             spread_experts(self.policy, c.learner.expert_parallel, self.rank)
+        initial.load(c, self.policy)
         self.policy.eval()  # dropout of a foreign model would part the learner from the engine
         if c.learner.balance and self.moe_shape is not None:
             enable_balancing(self.policy)
