@@ -16,6 +16,9 @@ from model.hf_layout import Part, layout, own_tensors
 _PROBE_LEN = 4
 """Tokens of the checks that a model is causal and that hidden state and head alone give its logits."""
 
+_RECOMPUTED = (r"rotary_emb\.inv_freq$",)
+"""Buffers that old checkpoints store and transformers computes."""
+
 
 class HFPolicy(nn.Module):
     """A transformers causal language model: right-padded ids in, hidden states and logits out, public weight names.
@@ -34,8 +37,8 @@ class HFPolicy(nn.Module):
         self.config: Any = model.config.get_text_config()
         self._layout = layout(model)
         self.moe_blocks: list[Any] = [m for m in model.modules() if _has_stacked_experts(m)]
-        """Modules whose `experts` is called with (x [N, H], chosen [N, K], weights [N, K]), in order; another module may
-        take its place (expert parallelism), with the stacks cut under its own `experts` and a `first_expert`."""
+        """Modules whose `experts` is called with (x [N, H], chosen [N, K], weights [N, K]), in order; another module
+        may take its place (expert parallelism), with the stacks cut under its own `experts` and a `first_expert`."""
         self.moe_shape: tuple[int, int] | None = None
         """(MoE layers, experts of each); None for a dense model."""
         if self.moe_blocks:
@@ -56,9 +59,10 @@ class HFPolicy(nn.Module):
         folder = read_folder(path)
         _check_tensors(folder)
         logging.disable_progress_bar()
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder.path, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
         )
+        model, report = loaded
         # transformers fills what it does not find with random numbers, and only warns.
         if odd := report["missing_keys"] | report["unexpected_keys"]:
             raise ValueError(f"{folder.path}: {type(model).__name__} found no place or no values for {sorted(odd)[:3]}")
@@ -75,8 +79,8 @@ class HFPolicy(nn.Module):
         return self
 
     def forward(self, input_ids: Tensor, lengths: Tensor, routes: Tensor | None = None) -> Hidden:
-        """Hidden states after the final norm [B, T, H] of right-padded ids Long [B, T] with lengths Long [B], 0 at pads;
-        routes Long [B, T, MoE layers, K] as the routers chose them, -1 at pads, None for a dense model.
+        """Hidden states after the final norm [B, T, H] of right-padded ids Long [B, T] with lengths Long [B], 0 at
+        pads; routes Long [B, T, MoE layers, K] as the routers chose them, -1 at pads, None for a dense model.
 
         Raises ValueError if routes are given (there is nothing that replays them), or rows are beyond the context.
         """
@@ -85,7 +89,9 @@ class HFPolicy(nn.Module):
         b, t = input_ids.shape
         context = getattr(self.config, "max_position_embeddings", None) or t
         if t > context:
-            raise ValueError(f"rows of {t} tokens are beyond the model's context of {context}: lower engine.max_context")
+            raise ValueError(
+                f"rows of {t} tokens are beyond the model's context of {context}: lower engine.max_context"
+            )
         position = torch.arange(t, device=input_ids.device)
         real = position < lengths.to(input_ids.device)[:, None]
         chosen: list[Tensor] = []
@@ -111,8 +117,8 @@ class HFPolicy(nn.Module):
         return self.model.get_output_embeddings()(hidden)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(public name, view) of every weight once, as a checkpoint and vLLM name them: experts one by one, a head tied to
-        the embedding as the embedding. Of experts that are spread over ranks, those that are here.
+        """(public name, view) of every weight once, as a checkpoint and vLLM name them: experts one by one, a head
+        tied to the embedding as the embedding. Of experts that are spread over ranks, those that are here.
         """
         own = {name: tensor.detach() for name, tensor in own_tensors(self.model).items()}
         for public, part in self._layout.items():
@@ -154,13 +160,13 @@ class HFPolicy(nn.Module):
         want = self.model(input_ids=ids, use_cache=False).logits
         if not want.isfinite().all():
             raise ValueError(f"{name}: the logits of its first tokens are not finite: the weights are damaged")
-        # Some architectures cap or scale logits after the head: the learner's logits would differ from the engine's.
-        if not torch.allclose(self.logits(hidden), want, rtol=1e-3, atol=1e-3):
-            raise ValueError(f"{name} transforms its logits after the head: not supported")
         other = ids.clone()
         other[:, -1] = (other[:, -1] + 1) % self.config.vocab_size
         if not torch.allclose(self(other, lengths).hidden[:, :-1], hidden[:, :-1], rtol=1e-3, atol=1e-3):
             raise ValueError(f"{name} lets a token see later ones: a policy is a causal model (is_decoder=true?)")
+        # Some architectures cap or scale logits after the head: the learner's logits would differ from the engine's.
+        if not torch.allclose(self.logits(hidden), want, rtol=1e-3, atol=1e-3):
+            raise ValueError(f"{name} transforms its logits after the head: not supported")
 
 
 def weight_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
@@ -191,8 +197,11 @@ def _check_tensors(folder: Folder) -> None:
     for tied, source in (getattr(model, "_tied_weights_keys", None) or {}).items():
         if tied in folder.tensors and source in wanted:
             wanted.setdefault(tied, wanted[source])
-    if wrong := differences(folder.tensors, wanted, getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()):
-        raise ValueError(f"{folder.path}: {len(wrong)} tensors do not fit {type(model).__name__}: {'; '.join(wrong[:5])}")
+    ignored = [*(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()), *_RECOMPUTED]
+    if wrong := differences(folder.tensors, wanted, ignored):
+        raise ValueError(
+            f"{folder.path}: {len(wrong)} tensors do not fit {type(model).__name__}: {'; '.join(wrong[:5])}"
+        )
 
 
 def _has_stacked_experts(module: nn.Module) -> bool:

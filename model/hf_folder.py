@@ -172,9 +172,11 @@ def _read_tensors(folder: Path) -> dict[str, Stored]:
             f"{folder} has no safetensors weights (model.safetensors, or shards with their index)"
             + (f": convert {pickled[0]}, pickled files are not read" if pickled else "")
         )
-    where = _json(index).get("weight_map")
-    if not isinstance(where, dict):
-        raise ValueError(f"{index} has no weight_map")
+    content = _json(index)
+    for key in ("weight_map", "metadata"):  # transformers does not read an index without either
+        if not isinstance(content.get(key), dict):
+            raise ValueError(f"{index} has no {key}")
+    where = content["weight_map"]
     headers: dict[str, dict[str, Stored]] = {}
     for name in sorted(set(where.values())):
         if not (folder / name).is_file():
@@ -217,7 +219,9 @@ def _json(file: Path) -> dict[str, Any]:
     return value
 
 
-def differences(stored: dict[str, Stored], wanted: dict[str, tuple[int, ...]], ignored: Sequence[str] = ()) -> list[str]:
+def differences(
+    stored: dict[str, Stored], wanted: dict[str, tuple[int, ...]], ignored: Sequence[str] = ()
+) -> list[str]:
     """What is wrong with a folder's tensors for a model that wants these, one sentence each; `ignored`: patterns of
     names that the architecture leaves unread.
     """

@@ -3,8 +3,8 @@
 A preset of AutoEP knows an architecture's layers, checks their shapes and that the experts compute the SwiGLU that it
 thinks they do. Two parts are the model's own instead of AutoEP's: the router (transformers' numbers, recorded routes,
 the same names at every expert_parallel), so only `experts` is replaced and not the whole block; and the stacks
-`gate_up_proj` and `down_proj`, which are cut but not taken apart, so that a checkpoint of one expert_parallel is read at
-another.
+`gate_up_proj` and `down_proj`, which are cut but not taken apart, so that a checkpoint of one expert_parallel is read
+at another.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class LocalStacks(nn.Module):
         used = rows[: sum(sizes)]
         out = []
         # Unbound, because the backward pass of an index into a stack would fill a whole stack for every expert.
-        for x, gate_up, down in zip(used.split(sizes), self.gate_up_proj.unbind(), self.down_proj.unbind(), strict=True):
+        for x, gate_up, down in zip(
+            used.split(sizes), self.gate_up_proj.unbind(), self.down_proj.unbind(), strict=True
+        ):
             gate, up = F.linear(x, gate_up).chunk(2, -1)
             out.append(F.linear(self.activation(gate) * up, down))
         return torch.cat([*out, rows[len(used) :]])
@@ -66,7 +68,7 @@ class ForeignExperts(SpreadExperts):
             part = nn.Parameter(stack.detach()[begin:end].clone(), requires_grad=stack.requires_grad)
             part.__dict__.update(self.marks)
             stacks.append(part)
-        self.experts = LocalStacks(*stacks, source.act_fn)
+        self.experts = LocalStacks(stacks[0], stacks[1], source.act_fn)
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:  # type: ignore[override]
         """See the class."""

@@ -33,10 +33,10 @@ _MORE: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "qwen2": {"attention_dropout": 0.5},
     "qwen3": {"head_dim": 16},
-    "qwen2_moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24),
-    "qwen3_moe": dict(
-        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=16, norm_topk_prob=True
+    "qwen2_moe": dict(
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24
     ),
+    "qwen3_moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, head_dim=16, norm_topk_prob=True),
     "mixtral": dict(num_local_experts=4, num_experts_per_tok=2, router_jitter_noise=0.5),
     "deepseek_v2": _LATENT | dict(topk_method="group_limited_greedy"),
     "deepseek_v3": _LATENT,

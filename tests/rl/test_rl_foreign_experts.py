@@ -1,5 +1,5 @@
-"""Laws of a Hugging Face mixture of experts in the learner, on two gloo processes: spreading its experts over ranks with
-DeepSpeed's AutoEP changes neither gradient, norm, routes, checkpoint nor the names that go out."""
+"""Laws of a Hugging Face mixture of experts in the learner, on two gloo processes: spreading its experts over ranks
+changes neither gradient, norm, routes, checkpoint nor the names that go out."""
 
 from __future__ import annotations
 
