@@ -163,6 +163,11 @@ class Policy(nn.Module):
         """The weights' dtype."""
         return self.lm_head.weight.dtype
 
+    @property
+    def moe_shape(self) -> tuple[int, int] | None:
+        """(MoE layers, experts of each)."""
+        return len(self.config.moe_layers), self.config.num_experts
+
     @torch.no_grad()
     def reset_parameters(self, seed: int = 0) -> None:
         """Matrices N(0, initializer_range), norms 1, pseudo-queries and selection bias 0, KDA gates reset."""

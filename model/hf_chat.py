@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from model.chat import Reply
+from model.hf_folder import read_stop_ids
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation, with the fields of `environments.task.Message`."""
@@ -43,7 +44,9 @@ class HFChatTokenizer:
         self.vocab_size: int = len(self._tokenizer)
         self.end_text, self.end_id = self._find_end()
         eos = self._tokenizer.eos_token_id
-        self.stop_ids: tuple[int, ...] = (self.end_id,) if eos in (None, self.end_id) else (self.end_id, eos)
+        # A model may end a text by other tokens than a turn, and names them in its generation configuration alone.
+        ends = (self.end_id, *(() if eos is None else (eos,)), *read_stop_ids(path))
+        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
         user = self._render([{"role": "user", "content": _SENTINEL}], prompt=True)
         self._thinking_open = user.rstrip().endswith(_OPEN_THINK)
 

@@ -14,7 +14,7 @@ from rl import algorithms
 from rl.config import Config
 from rl.errors import UserError
 from rl.learner.initial import start_files
-from rl.learner.limits import OPTIMIZERS
+from rl.learner.limits import AUTOEP_TYPES, OPTIMIZERS
 from rl.policy_size import PolicySize
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -134,12 +134,14 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
     needed = "vllm" if m.kind == "hf" else "native"
     quantised = m.quant.expert_weights != "none" or m.quant.expert_activations != "none"
     legal = divisors(math.gcd(learner.ranks, size.experts)) if size.experts else [1]
+    spreads = size.kind in ("k3", *AUTOEP_TYPES)
     what = f"learner.expert_parallel={learner.expert_parallel}"
     where = f"learner.ranks={learner.ranks} and {size.experts} experts"
     part, scale = max(learner.lr_scale.items(), key=lambda x: x[1], default=("a tensor", 1.0))
     largest = learner.lr * max(1.0, scale)
     return [
         check_start(config),
+        *(check_folder(str(m.path), size) if m.kind == "hf" else []),
         either(
             engine.kind != needed,
             Verdict.FAIL,
@@ -153,6 +155,14 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             "quantisation",
             "quantised experts are of the K3 family: use model=hf, which sets model.quant.* to none",
             f"experts {m.quant.expert_weights}, their inputs {m.quant.expert_activations}, in learner and engine alike",
+        ),
+        either(
+            learner.expert_parallel > 1 and bool(size.experts) and not spreads,
+            Verdict.FAIL,
+            "experts",
+            f"{what}: DeepSpeed's AutoEP has no preset for {size.kind} (it has {', '.join(AUTOEP_TYPES)}): "
+            "set learner.expert_parallel=1",
+            f"{size.experts} a layer" if size.experts else "none",
         ),
         either(
             learner.expert_parallel not in legal,
@@ -177,11 +187,20 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             f"at most lr x {largest / learner.lr:g} for any tensor",
         ),
         either(
-            learner.router_replay and not engine.record_routes,
+            learner.router_replay and (not engine.record_routes or m.kind == "hf"),
             Verdict.FAIL,
             "router replay",
-            "learner.router_replay needs engine.record_routes=true (or set learner.router_replay=false)",
+            "a Hugging Face policy has no routes replayed: set learner.router_replay=false"
+            if m.kind == "hf"
+            else "learner.router_replay needs engine.record_routes=true (or set learner.router_replay=false)",
             "on" if learner.router_replay else "off",
+        ),
+        either(
+            learner.balance and m.kind == "hf",
+            Verdict.FAIL,
+            "balancing",
+            "learner.balance is of the K3 family's routers: set it to false",
+            "on" if learner.balance else "off",
         ),
         either(
             learner.balance and learner.router_replay,
@@ -197,6 +216,25 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             f"engine.max_context={engine.max_context} is beyond the policy's {size.context}",
             f"engine.max_context={engine.max_context} of the policy's {size.context}",
         ),
+    ]
+
+
+def check_folder(path: str, size: PolicySize) -> list[Check]:
+    """Whether a Hugging Face folder has a chat tokenizer, and one of this model."""
+    from model.hf_folder import read_tokenizer
+
+    try:
+        largest = read_tokenizer(path)
+    except (FileNotFoundError, ValueError) as error:
+        return [Check(Verdict.FAIL, "tokenizer", str(error))]
+    return [
+        either(
+            largest >= size.vocab,
+            Verdict.FAIL,
+            "tokenizer",
+            f"{path} has token id {largest}, but the model's vocabulary has {size.vocab}: they are of different models",
+            f"ids up to {largest} of a vocabulary of {size.vocab}",
+        )
     ]
 
 

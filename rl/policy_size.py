@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
+from model.hf_folder import read_folder
 from rl.config import ModelConfig
 
 
@@ -14,6 +13,8 @@ class PolicySize:
     """Sizes of one policy; parameters are counted, not bytes."""
 
     name: str
+    kind: str
+    """k3, or the model_type of a Hugging Face folder."""
     parameters: int
     routed: int
     """Parameters of the routed experts, which expert parallelism divides."""
@@ -44,6 +45,7 @@ def _k3(preset: str, path: str | None) -> PolicySize:
     fixed = sum(c.state_values(0).values())
     return PolicySize(
         name=f"K3 family, {f'preset {preset}' if path is None else path}",
+        kind="k3",
         parameters=c.param_count(),
         routed=c.part_counts()["routed_experts"],
         experts=c.num_experts,
@@ -58,27 +60,25 @@ def _k3(preset: str, path: str | None) -> PolicySize:
 def _hugging_face(path: str | None) -> PolicySize:
     if path is None:
         raise ValueError("model.kind=hf needs the model's folder: give model.path=FOLDER")
-    folder = Path(path)
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"model.path={path} has no config.json: give the folder of a Hugging Face model")
-    c = json.loads((folder / "config.json").read_text())
-    c = c.get("text_config", c)
-    width = {"float32": 4}.get(c.get("dtype") or c.get("torch_dtype") or "float32", 2)
-    parameters = sum(f.stat().st_size for f in folder.glob("*.safetensors")) // width
-    if not parameters:
-        raise ValueError(f"model.path={path} has no safetensors weights")
-    layers, hidden, heads = c["num_hidden_layers"], c["hidden_size"], c["num_attention_heads"]
-    experts = c.get("num_experts") or c.get("n_routed_experts") or c.get("num_local_experts") or 0
-    width = c.get("moe_intermediate_size") or c.get("intermediate_size") or 0
-    head_dim = c.get("head_dim") or hidden // heads
+    try:
+        f = read_folder(path)
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(f"model.path={path}: {error}") from error
+    layers, hidden, heads = (f.get(k) for k in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    if latent := f.find("kv_lora_rank"):
+        per_token = layers * (latent + f.get("qk_rope_head_dim"))
+    else:
+        head_dim = f.find("head_dim") or hidden // heads
+        per_token = 2 * layers * (f.find("num_key_value_heads") or heads) * head_dim
     return PolicySize(
-        name=f"{c.get('model_type', 'Hugging Face model')} in {path}",
-        parameters=parameters,
-        routed=min(parameters, layers * experts * 3 * hidden * width),
-        experts=experts,
+        name=f"{f.model_type} in {path}",
+        kind=f.model_type,
+        parameters=f.parameters,
+        routed=f.routed,
+        experts=(f.find("num_experts") or 0) if f.routed else 0,
         layers=layers,
         hidden=hidden,
-        vocab=c["vocab_size"],
-        context=c.get("max_position_embeddings", 0),
-        state={"fixed": 0, "per_token": 2 * layers * c.get("num_key_value_heads", heads) * head_dim},
+        vocab=f.get("vocab_size"),
+        context=f.get("max_position_embeddings"),
+        state={"fixed": 0, "per_token": per_token},
     )

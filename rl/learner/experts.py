@@ -1,4 +1,4 @@
-"""Expert parallelism: DeepSpeed's AutoEP layer around this family's experts.
+"""Expert parallelism: DeepSpeed's AutoEP layer around this family's experts (`foreign_experts`: around others').
 
 AutoEP as it comes cannot express the family (router on the full hidden size, experts in a latent, SiTU, fake-quantised
 weights, recorded routes), so `ExpertParallel` subclasses its layer and replaces two parts: the router, by the routing
@@ -20,6 +20,7 @@ from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
 from torch import Tensor, nn
 
 from kernels.grouped import grouped_situ_mlp
+from model.hf import HFPolicy
 from model.moe import Experts, LatentMoE
 from model.quant import straight_through_round
 
@@ -58,7 +59,33 @@ class LocalExperts(Experts):
         return nn.functional.pad(out, (0, 0, 0, rows.shape[0] - used.shape[0]))
 
 
-class ExpertParallel(AutoEPMoELayer):
+class SpreadExperts(AutoEPMoELayer):
+    """AutoEP's layer with the routing decided outside, between `dispatch` and this rank's experts.
+
+    Built from `source`, a module with the experts to cut; its subclass then puts its own kernel in `experts`, whose
+    parameters carry `marks`: the attributes by which DeepSpeed reduces expert gradients over their holders only.
+    """
+
+    def __init__(self, spec: MoELayerSpec, source: nn.Module, ep_size: int, ep_rank: int) -> None:
+        super().__init__(spec, source, ep_size, ep_rank, AutoEPConfig(use_grouped_mm=False, load_balance_coeff=None))
+        self.router = _DecidedRouter(spec.num_experts)
+        self.marks = {k: v for k, v in vars(self.experts.w1).items() if k in _MARKS}
+
+    @property
+    def first_expert(self) -> int:
+        """Global index of this rank's first expert."""
+        return self.ep_rank * self.num_local_experts
+
+    def dispatch(self, rows: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """rows [N, D], weights [N, K], chosen [N, K] -> weighted sums of the chosen experts' outputs [N, D]."""
+        self.router.routing = (weights.contiguous(), chosen.contiguous())
+        return super().forward(rows.unsqueeze(0)).squeeze(0)
+
+
+_MARKS = ("allreduce", "group_name", "ds_zero_placement_family", "ds_zero_partition_group_name")
+
+
+class ExpertParallel(SpreadExperts):
     """Drop-in for `LatentMoE.experts`: (z [N, L], weights [N, K], chosen [N, K]) -> [N, L], experts spread over ranks.
 
     Every rank must call it equally often, with at least one token (it may send them all elsewhere).
@@ -93,31 +120,24 @@ class ExpertParallel(AutoEPMoELayer):
         source = nn.Module()
         source.gate = nn.Linear(1, count, bias=False)  # AutoEP copies a gate; ours stays in LatentMoE
         source.experts = experts
-        super().__init__(spec, source, ep_size, ep_rank, AutoEPConfig(use_grouped_mm=False, load_balance_coeff=None))
+        super().__init__(spec, source, ep_size, ep_rank)
         self.rounding = experts.quant.activation_rounding
-        self.router = _DecidedRouter(count)
         # Its parameters carry DeepSpeed's marks: keep them, replace the kernel.
         grouped = cast(Experts, self._modules.pop("experts"))
         self.experts = LocalExperts(grouped.w1, grouped.w3, grouped.w2, experts)
         self.experts.refresh()
 
-    @property
-    def first_expert(self) -> int:
-        """Global index of this rank's first expert."""
-        return self.ep_rank * self.num_local_experts
-
     def forward(self, z: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:  # type: ignore[override]
         """See the class."""
-        self.router.routing = (weights.contiguous(), chosen.contiguous())
-        return super().forward(straight_through_round(z, self.rounding).unsqueeze(0)).squeeze(0)
+        return self.dispatch(straight_through_round(z, self.rounding), weights, chosen)
 
 
-def spread_experts(policy: nn.Module, ep_size: int, rank: int) -> list[ExpertParallel]:
+def spread_experts(policy: nn.Module, ep_size: int, rank: int) -> list[SpreadExperts]:
     """Swap every layer's experts for this rank's slice; returns the new layers, in order.
 
     Raises ValueError if the policy has no experts to spread, or ep_size does not divide their number.
     """
-    layers = []
+    layers: list[SpreadExperts] = []
     for name, moe in policy.named_modules():
         if isinstance(moe, LatentMoE):
             experts = cast(Experts, moe.experts)
@@ -126,6 +146,10 @@ def spread_experts(policy: nn.Module, ep_size: int, rank: int) -> list[ExpertPar
                 raise ValueError(f"{name}: expert_parallel={ep_size} does not divide {count} experts")
             layers.append(ExpertParallel(experts, moe.gate.k, ep_size, rank % ep_size))
             moe.experts = layers[-1]
+    if isinstance(policy, HFPolicy) and policy.moe_blocks:
+        from rl.learner.foreign_experts import spread_foreign
+
+        layers += spread_foreign(policy, ep_size, rank)
     if not layers:
         raise ValueError(f"expert_parallel={ep_size} needs a policy with experts; a dense one is trained with 1")
     return layers

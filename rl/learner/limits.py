@@ -5,6 +5,8 @@ from __future__ import annotations
 from rl.config import LearnerConfig
 
 OPTIMIZERS = ("tensorwise", "adamw", "muon")
+AUTOEP_TYPES = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen2_moe", "qwen3_moe")
+"""Hugging Face model types whose experts DeepSpeed's AutoEP can spread (its presets, as far as tests cover them)."""
 
 
 def check(config: LearnerConfig) -> list[str]:

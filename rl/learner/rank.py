@@ -63,9 +63,7 @@ class LearnerRank:
         self.policy = build_policy(c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed)
         self.policy.to(self.device)
         self.frozen = freeze(self.policy)
-        self.moe_shape = None
-        if c.model.kind == "k3":
-            self.moe_shape = (len(self.policy.config.moe_layers), self.policy.config.num_experts)
+        self.moe_shape: tuple[int, int] | None = self.policy.moe_shape
         if c.learner.expert_parallel > 1:
             from rl.learner.experts import spread_experts
 

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rl.learner import zero_state
-from rl.learner.experts import ExpertParallel
+from rl.learner.experts import SpreadExperts
 
 if TYPE_CHECKING:
     from rl.learner.rank import LearnerRank
@@ -30,7 +30,7 @@ FORMAT = 2
 def global_names(policy: Any) -> dict[str, str]:
     """Name of every parameter and persistent buffer here -> its global name; stacked experts with their range."""
     out = {}
-    spread = {name: m for name, m in policy.named_modules() if isinstance(m, ExpertParallel)}
+    spread = {name: m for name, m in policy.named_modules() if isinstance(m, SpreadExperts)}
     for name in policy.state_dict():
         head, _, last = name.rpartition(".")
         owner = spread.get(head.removesuffix(".experts")) if head.endswith(".experts.experts") else None

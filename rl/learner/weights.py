@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl.learner.experts import ExpertParallel
+from rl.learner.experts import SpreadExperts
 
 _LOCAL = re.compile(r"\.experts\.experts\.(\d+)\.")
 
 
 def owned_weights(policy: Any) -> Iterator[tuple[str, Tensor]]:
     """(public name, tensor) of what this rank holds: all shared weights and buffers, and its own experts."""
-    first = next((m.first_expert for m in policy.modules() if isinstance(m, ExpertParallel)), 0)
+    first = next((m.first_expert for m in policy.modules() if isinstance(m, SpreadExperts)), 0)
     for name, tensor in policy.named_weights():
         yield _LOCAL.sub(lambda m: f".experts.{int(m[1]) + first}.", name), tensor
 
@@ -50,7 +50,7 @@ def load(policy: nn.Module, weights: Mapping[str, np.ndarray]) -> None:
         if name in weights and tuple(weights[name].shape) != tuple(t.shape)
     ]
     expert = re.compile(r"\.experts\.\d+\.")
-    spread = any(isinstance(m, ExpertParallel) for m in policy.modules())
+    spread = any(isinstance(m, SpreadExperts) for m in policy.modules())
     wrong += [f"unknown {n}" for n in weights if n not in own and not (spread and expert.search(n))]
     if wrong:
         raise ValueError(f"{len(wrong)} weights do not fit: {'; '.join(wrong[:5])}")

@@ -68,7 +68,7 @@ def test_the_gradient_does_not_see_the_pads(policy: HFPolicy) -> None:
         ids = torch.full((1, 12), pad)
         ids[0, :5] = torch.arange(5)
         policy.logits(policy(ids, torch.tensor([5])).hidden[:, :5]).logsumexp(-1).sum().backward()
-        return torch.cat([p.grad.flatten() for _, p in policy.named_weights()])
+        return torch.cat([p.grad.flatten() for p in policy.parameters()])
 
     assert torch.allclose(gradient(0), gradient(99), atol=1e-6)
 
@@ -107,23 +107,22 @@ def test_an_untied_head_is_a_weight_of_its_own(folder: Path) -> None:
     assert weight_shapes(path)["lm_head.weight"] == (VOCAB_SIZE, 64)
 
 
-def test_what_cannot_be_a_policy_is_refused(folder: Path, policy: HFPolicy, tmp_path: Path) -> None:
-    from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+def test_what_cannot_be_a_policy_is_refused(policy: HFPolicy, tmp_path: Path) -> None:
+    from transformers import BertConfig, BertLMHeadModel, Gemma2Config, Gemma2ForCausalLM
 
-    with pytest.raises(FileNotFoundError, match=r"config\.json"):
-        HFPolicy.load(tmp_path / "nothing")
     with pytest.raises(ValueError, match="replayed"):
         policy(torch.arange(3)[None], torch.tensor([3]), routes=torch.zeros(1, 3, 1, 1))
+    with pytest.raises(ValueError, match="context of 2048"):
+        policy(torch.zeros(1, 2049, dtype=torch.int64), torch.tensor([2049]))
     small = dict(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-    small |= dict(num_key_value_heads=1, head_dim=8, pad_token_id=0, eos_token_id=1, bos_token_id=2)
-    moe = Qwen3MoeConfig(**small, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8)
-    Qwen3MoeForCausalLM(moe).save_pretrained(tmp_path / "moe")
-    with pytest.raises(ValueError, match="other names"):
-        HFPolicy.load(tmp_path / "moe")
-    capped = Gemma2ForCausalLM(Gemma2Config(**small, final_logit_softcapping=0.01))
+    capped = Gemma2ForCausalLM(Gemma2Config(**small, num_key_value_heads=1, head_dim=8, final_logit_softcapping=0.01))
     capped.save_pretrained(tmp_path / "capped")
     with pytest.raises(ValueError, match="after the head"):
         HFPolicy.load(tmp_path / "capped")
+    bert = BertLMHeadModel(BertConfig(**small, initializer_range=1.0, is_decoder=False))
+    bert.save_pretrained(tmp_path / "bert")
+    with pytest.raises(ValueError, match="see later ones"):
+        HFPolicy.load(tmp_path / "bert")
 
 
 def test_the_same_seed_makes_the_same_bytes(folder: Path) -> None:
@@ -185,6 +184,17 @@ def test_a_malformed_turn_is_named(chat: HFChatTokenizer, text: str, problem: st
     assert reply.message["reasoning_content"] == "1"
     for call in reply.message.get("tool_calls", ()):
         assert call["name"] == "read" and isinstance(call["arguments"], str)
+
+
+def test_all_ends_that_the_folder_names_stop_a_turn(folder: Path, tmp_path: Path, chat: HFChatTokenizer) -> None:
+    path = with_template(folder, tmp_path, CHAT_TEMPLATE)
+    assert HFChatTokenizer(path).stop_ids == (chat.end_id,)
+    (path / "config.json").write_text('{"eos_token_id": 7}')
+    assert HFChatTokenizer(path).stop_ids == (chat.end_id, 7)
+    (path / "generation_config.json").write_text(f'{{"eos_token_id": [{chat.end_id}, 9, 8]}}')
+    stopped = HFChatTokenizer(path)
+    assert stopped.stop_ids == (chat.end_id, 9, 8)
+    assert stopped.parse([*chat.encode(" 1</think> b"), 9]).problem is None
 
 
 @settings(max_examples=100, deadline=None)

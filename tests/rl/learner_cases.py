@@ -96,11 +96,13 @@ def policy(c: Config) -> Any:
     from model.quant import QuantSpec
 
     q = c.model.quant
-    return build_policy("k3", c.model.preset, None, QuantSpec(q.expert_weights, q.expert_activations), seed=c.seed)
+    quant = QuantSpec(q.expert_weights, q.expert_activations)
+    return build_policy(c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed)
 
 
 def oracle(c: Config, b: TrainBatch, weights: dict[str, Any] | None = None) -> tuple[dict[str, np.ndarray], float]:
     """(gradient by public name, loss) of the whole batch as ONE micro-batch; neither DeepSpeed nor parallelism."""
+    from model.hf_layout import layout
     from rl.algorithms import CORRECTIONS, LOSSES
     from rl.algorithms.correction.ratio import OffPolicy
     from rl.algorithms.loss.streams import Streams
@@ -119,6 +121,10 @@ def oracle(c: Config, b: TrainBatch, weights: dict[str, Any] | None = None) -> t
     loss = LOSSES[c.algorithm.loss](streams, c.algorithm).loss / b.tokens
     loss.backward()
     grads = {}
+    if c.model.kind == "hf":
+        own = {n: torch.zeros_like(x) if x.grad is None else x.grad for n, x in p.model.named_parameters()}
+        parts = {n: part for n, part in layout(p.model).items() if part.parameter in own}
+        return {n: part.of(own[part.parameter]).numpy() for n, part in parts.items()}, float(loss.detach())
     for name, parameter in p.named_parameters():
         g = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         head, _, last = name.rpartition(".")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hf_looks import write_folder
 
 from rl.compose import CONFIG_DIR, compose, groups
 from rl.config import Config
@@ -41,11 +42,7 @@ def test_every_option_composes_and_passes_the_plan(group: str, option: str, tmp_
     extra = {"vllm": ["model=hf"], "hf": ["engine=vllm"], "small": ["learner.micro_tokens=1024"]}.get(option, [])
     extra = [*extra, "policy.init=scratch"]  # only the start of `tiny` is committed; test_rl_plan.py looks for it
     if option in ("vllm", "hf"):
-        (tmp_path / "config.json").write_text(
-            '{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320, '
-            '"max_position_embeddings": 2048}'
-        )
-        (tmp_path / "model.safetensors").write_bytes(bytes(4000))
+        write_folder(tmp_path)
         extra = [*extra, f"model.path={tmp_path}", "learner=one_rank", "learner.router_replay=false"]
     config = compose([f"+{group}={option}" if group == "experiment" else f"{group}={option}", *extra])
     failures = plan(config, 2, 24 * 10**9, 0).failures

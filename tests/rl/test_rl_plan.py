@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -132,30 +131,6 @@ def test_what_is_on_a_gpu_takes_no_memory_of_the_machine() -> None:
     assert two.ok and [bool(p.gpu) for p in two.processes] == [False, True, True, False]
     assert not one.ok and [bool(p.gpu) for p in one.processes] == [False, False, True, False]
     assert "2 of 2 used" in two.render()
-
-
-def test_a_hugging_face_folder_is_measured(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        json.dumps(
-            {
-                "model_type": "qwen3",
-                "hidden_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "num_key_value_heads": 2,
-                "head_dim": 32,
-                "vocab_size": 320,
-                "max_position_embeddings": 2048,
-                "dtype": "float32",
-            }
-        )
-    )
-    words = ("model=hf", "engine=vllm", "learner.router_replay=false", f"model.path={tmp_path}", "learner=one_rank")
-    assert "safetensors" in only_failure(*words)
-    (tmp_path / "model.safetensors").write_bytes(bytes(4 * 1000))
-    assert planned(*words).ok
-    assert "1,000 parameters" in planned(*words).render()
-    assert "learner.expert_parallel=2" in only_failure(*words[:-1])
 
 
 def test_a_plan_changes_nothing_and_starts_nothing(tmp_path: Path) -> None:
