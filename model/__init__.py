@@ -4,8 +4,8 @@ In: token ids and lengths. Out: hidden states, logits, expert routes, decode sta
 Start at `build.build_policy`; `decoder.Policy` is the model, `config.K3Config` its numbers, `cache.DecodeState` its
 memory between tokens (`snapshot.Snapshot` one sequence of it outside), `quant.QuantSpec` what is fake-quantised,
 `balance` how experts are kept evenly loaded, `dsa` which keys are selected, recorded and replayed, `mtp` an extra layer
-that looks one token further. Images: `image` cuts them, `chat` renders their places, `vision` turns them into rows that
-stand there.
+that looks one token further, `chunked.score_chunked` its training on rows of any length. Images: `image` cuts them,
+`chat` renders their places, `vision` turns them into rows that stand there.
 Importing this package imports no torch.
 """
 

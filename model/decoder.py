@@ -104,11 +104,13 @@ class Backbone(nn.Module):
         copies: Tensor | None = None,
         images: tuple[Tensor, Tensor] | None = None,
         raw: list[Tensor] | None = None,
+        around: Callable[..., Any] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run depth on packed tokens: ids [N], mixer(layer, module, x [N, H]) -> [N, H], routes [N, L_moe, K] or None.
 
         copies Long [N] or None: rows that each token stands for, where the experts' balance is counted.
         images: as in `embed`. raw: a list that gets the hidden [N, H] before the final norm.
+        around(f, *args): calls a feed-forward part, f(*args) if None; it may keep less for the backward pass.
         Returns (final hidden [N, H], chosen experts Long [N, L_moe, K]).
         """
         bank = BlockBank(self.embed(ids, images), self.block_size)
@@ -118,9 +120,10 @@ class Backbone(nn.Module):
             bank.add_attention(i, mixer(i, layer.self_attn, x))
             x = bank.mix(*layer.ffn_mix(), self.eps)
             if layer.moe is None:
-                y = layer.mlp(x)
+                y = layer.mlp(x) if around is None else around(layer.mlp, x)
             else:
-                y, experts = layer.moe(x, None if routes is None else routes[:, len(chosen)], copies)
+                args = (x, None if routes is None else routes[:, len(chosen)], copies)
+                y, experts = layer.moe(*args) if around is None else around(layer.moe, *args)
                 chosen.append(experts)
             bank.add_ffn(y)
         keys = (self.output_attn_res_norm.weight, self.output_attn_res_proj.weight)

@@ -33,7 +33,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 _BOUNDS: dict[tuple[str, int], str] = {
     (">=", 0): "seed envs.floor envs.focus effort.warmup_steps effort.ramp_steps algorithm.max_staleness "
     "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage "
-    "learner.beta1 learner.beta2 evaluation.every "
+    "learner.chunk_tokens learner.beta1 learner.beta2 evaluation.every "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
@@ -177,6 +177,14 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             "optimizer",
             "learner.optimizer=muon orthogonalises whole matrices, which ZeRO would cut: set learner.zero_stage=0",
             f"{learner.optimizer} with ZeRO-{learner.zero_stage}",
+        ),
+        either(
+            learner.chunk_tokens > 0 and (learner.expert_parallel > 1 or m.kind == "hf"),
+            Verdict.FAIL,
+            "chunks",
+            f"learner.chunk_tokens={learner.chunk_tokens} is for the K3 family with all experts on every rank: set "
+            "learner.expert_parallel=1, or learner.chunk_tokens=0",
+            f"chunks of {learner.chunk_tokens} tokens" if learner.chunk_tokens else "whole rows",
         ),
         either(
             (learner.optimizer != "tensorwise" or m.kind == "hf") and largest > _STEP,

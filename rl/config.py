@@ -204,6 +204,9 @@ class LearnerConfig:
     """Norm over expert and shared parameters together."""
     micro_tokens: int = 8192
     """Token positions that one micro-batch computes at most: a prompt that its rows share counts once."""
+    chunk_tokens: int = 0
+    """Rows of a micro-batch that is longer than this are computed so many tokens at a time, forwards and backwards:
+    the same gradient in the activation memory of one chunk (`model.chunked`), for rows of any length. 0: whole rows."""
     threads: int = 1
     router_replay: bool = True
     """Train with the experts that the engine chose."""

@@ -117,7 +117,8 @@ def _processes(config: Config, size: PolicySize, gpus: int) -> list[Process]:
     shards = [learner.ranks if learner.zero_stage >= stage else 1 for stage in (1, 2, 3)]
     copies = trained * (states / shards[0] + 4 / shards[1] + 4 / shards[2])
     quantised = 4 * own_routed if config.model.quant.expert_weights != "none" else 0
-    kept = _activations(learner.micro_tokens, size)
+    at_once = min(learner.micro_tokens, learner.chunk_tokens) if learner.chunk_tokens else learner.micro_tokens
+    kept = _activations(at_once, size)
     state = 4 * engine.max_batch * size.state_values(engine.max_context)
     base = NATIVE_ENGINE if engine.kind == "native" else VLLM_ENGINE
     weights = 4 * (size.parameters + (size.routed if quantised else 0))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from model.chunked import score_chunked
 from model.logprob import token_logprobs
 from rl.batch import MicroBatch
 
@@ -28,9 +29,10 @@ class Scored:
 class Scorer(nn.Module):
     """The module that DeepSpeed drives: a policy that scores given tokens instead of returning all logits."""
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any, chunk_tokens: int = 0) -> None:
+        """chunk_tokens: compute the rows of longer batches in chunks of so many tokens; 0: never."""
         super().__init__()
-        self.policy = policy
+        self.policy, self.chunk_tokens = policy, chunk_tokens
 
     def forward(
         self,
@@ -46,6 +48,9 @@ class Scorer(nn.Module):
         Long [N]: of those that predict them; temperature float [N]; routes [B, T, L, K] or None; parents Long [B] or
         None, see `Policy.forward`. Returns (logprob [N], entropy [N], routes that were used).
         """
+        if self.chunk_tokens and int(lengths.sum()) > self.chunk_tokens:
+            places = (input_ids, lengths, at, source, temperature, routes, parents)
+            return score_chunked(self.policy, *places, chunk=self.chunk_tokens, score=self._score)
         shared = {} if parents is None else {"parents": parents}
         out = self.policy(input_ids, lengths, routes, **shared)
         hidden = out.hidden.flatten(0, 1).index_select(0, source)
