@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import struct
 import weakref
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from checkpoint_cases import CUT, PACKED, edit, random_policy, write
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from kernels.mx import fake_quantise_mxfp4
 from kernels.mx_pack import pack_mxfp4
 from model import shards
 from model.build import build_policy
 from model.checkpoint import Checkpoint, export, parse_size, reshard, verify
-from model.config import K3Config
 from model.decoder import Policy
 from model.public_config import architecture
-from model.shards import INDEX, MANIFEST, Entry, Spec, WeightsError, by_number, by_size
+from model.shards import INDEX, MANIFEST, Entry, Spec, by_number, by_size
 from model.stored import FORMATS, is_expert, keeps_float32, public_name
+
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
