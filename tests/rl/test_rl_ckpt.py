@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,6 @@ from rl.learner import initial
 from rl.learner.masters import Masters
 from rl.policy_size import policy_size
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = K3Config.preset("tiny")
 
 
@@ -208,15 +205,3 @@ def test_mistakes_exit_2_with_one_sentence(policy: Policy, here: Path, capsys: p
     learner.write_bytes(learner.read_bytes()[:-1])
     assert cli.main(["ckpt", "export", str(learner.parent), "out"]) == 2
     assert "learner_00000.safetensors has" in capsys.readouterr().err
-
-
-def test_the_help_answers_without_torch() -> None:
-    script = (
-        "import sys\nfrom rl.cli import main\n"
-        "try:\n    main(sys.argv[1:])\nexcept SystemExit as e:\n    assert e.code in (0, None)\n"
-        "assert not {'torch', 'safetensors'} & set(sys.modules)\n"
-    )
-    words = ["ckpt", "export", "--help"]
-    done = subprocess.run([sys.executable, "-c", script, *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "RUN_OR_WEIGHTS" in done.stdout and "--shard-size" in done.stdout

@@ -68,7 +68,7 @@ def test_help_imports_nothing_heavy() -> None:
         "heavy = {'torch', 'ray', 'hydra', 'transformers', 'vllm', 'deepspeed', 'wandb'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    for words in (["--help"], ["train", "--help"], ["env", "--help"]):
+    for words in (["--help"], ["train", "--help"], ["env", "--help"], ["ckpt", "export", "--help"]):
         done = subprocess.run([sys.executable, "-c", script, *words], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "usage: jointrl" in done.stdout
@@ -86,6 +86,10 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         "env list",
         "env check",
         "env run",
+        "ckpt",
+        "ckpt export",
+        "ckpt verify",
+        "ckpt reshard",
         "doctor",
         "bench",
     ):
