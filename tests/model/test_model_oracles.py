@@ -22,7 +22,7 @@ from model.mla import MLA
 from model.packing import Packing
 
 CONFIG = replace(K3Config.preset("tiny_odd"), index_n_heads=16)
-"""So many heads that no score is 0 because every ReLU is: theirs break ties as torch.topk does, which is nowhere said."""
+"""So many heads that no score is 0 because every ReLU is: theirs break ties as torch.topk does, which is undefined."""
 LA = CONFIG.linear_attn_config
 GATES = {"slow": -9.0, "mixed": 0.0, "strong": 5.0, "bound": 80.0, "none": -80.0}
 """dt_bias: log-decay about -0.0006, -5..0, -4.97, exactly -5, and exactly 0 everywhere."""
@@ -206,7 +206,7 @@ def test_the_indexer_selects_what_theirs_selects(family: str, topk: int) -> None
 
 @pytest.mark.parametrize("topk", [5, 16, 64])
 def test_sparse_attention_is_deepseeks(topk: int) -> None:
-    """Rows of several lengths in one packed batch; our gate is open by half everywhere, so theirs give twice as much."""
+    """Rows of several lengths in one packed batch; our gate is half open everywhere: theirs give twice ours."""
     deepseek = pytest.importorskip("transformers.models.deepseek_v32.modeling_deepseek_v32")
     m, theirs = mla(topk), deepseek.DeepseekV32Attention(dsa_config(topk), 0)
     with torch.no_grad():
