@@ -59,7 +59,7 @@ def step(args: argparse.Namespace) -> dict[str, Any]:
     ids = torch.randint(0, policy.config.vocab_size, (1, args.tokens), generator=generator).to(device)
     at = torch.arange(1, args.tokens, device=device)
     lengths, temperature = torch.tensor([args.tokens]), torch.ones(args.tokens - 1, device=device)
-    clock = [_now(device)]
+    clock, busy = [_now(device)], time.process_time()
     logprob, _, _ = score_chunked(
         policy, ids, lengths, at, at - 1, temperature, chunk=args.chunk, recompute=args.recompute, offload=args.offload
     )
@@ -76,6 +76,7 @@ def step(args: argparse.Namespace) -> dict[str, Any]:
         peak = torch.cuda.max_memory_allocated()
     seconds = dict(zip(("forward", "backward", "optimizer"), (b - a for a, b in pairwise(clock)), strict=True))
     out = {"tokens": args.tokens, "seconds": seconds, "step_s": clock[-1] - clock[0], "peak_gb": peak / 1e9}
+    out["cpu_s"] = time.process_time() - busy
     return out | {"loss": loss.item(), "grad_norm": norm.item()}
 
 
@@ -104,6 +105,7 @@ def curve(args: argparse.Namespace) -> None:
         rows: list[tuple[str, float, str, str, bool]] = [
             ("peak memory", memory, f"< {args.limit}", "GB", memory < args.limit),
             ("step", minutes, f"< {MINUTES}" if timed else "recorded", "minutes", not timed or minutes < MINUTES),
+            ("processor time", got["cpu_s"] / 60, "recorded", "minutes", True),
             ("forward pass", seconds["forward"], "recorded", "s", True),
             ("backward pass", seconds["backward"], "recorded", "s", True),
             ("optimizer", seconds["optimizer"], "recorded", "s", True),
