@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from model.decoder import Policy
-from model.public_config import architecture
+from model.checkpoint_config import architecture
 from model.quant import QuantSpec
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from model.checkpoint import Checkpoint, Summary, export, parse_size, reshard, verify
 from model.config import K3Config
-from model.public_config import CONFIG, architecture
+from model.checkpoint_config import CONFIG, architecture
 from model.shards import WeightsError
 from rl import checkpoint, compose, launch
 from rl.errors import UserError

@@ -39,7 +39,7 @@ def policy_size(config: ModelConfig) -> PolicySize:
 
 
 def _k3(preset: str, path: str | None) -> PolicySize:
-    from model.public_config import architecture
+    from model.checkpoint_config import architecture
 
     c = architecture(preset, path)
     fixed = sum(c.state_values(0).values())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from model.public_config import CONFIG, architecture, read_config
+from model.checkpoint_config import CONFIG, architecture, read_config
 from model.shards import read_folder
 from rl.config import Config
 from rl.errors import UserError

@@ -20,7 +20,7 @@ from model import shards
 from model.build import build_policy
 from model.checkpoint import Checkpoint, export, parse_size, reshard, verify
 from model.decoder import Policy
-from model.public_config import architecture
+from model.checkpoint_config import architecture
 from model.shards import INDEX, MANIFEST, Entry, Spec, by_number, by_size
 from model.stored import FORMATS, is_expert, keeps_float32, public_name
 
@@ -229,5 +229,5 @@ def test_the_files_layer_needs_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, model.shards, model.public_config; assert 'torch' not in sys.modules"
+    code = "import sys, model.shards, model.checkpoint_config; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(shards.__file__).parents[1]).returncode == 0
