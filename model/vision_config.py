@@ -59,9 +59,9 @@ class VisionConfig:
             value = getattr(self, f.name)
             if f.type == "int" and (type(value) is not int or value < 1):
                 raise ValueError(f"vision_config.{f.name}={value!r}: must be a positive integer")
-            if f.type == "float" or (f.type == "float | None" and value is not None):
-                if type(value) not in (int, float) or not 0 < value < float("inf"):
-                    raise ValueError(f"vision_config.{f.name}={value!r}: must be a positive number")
+            number = type(value) in (int, float) and 0 < value < float("inf")
+            if not (number or f.type not in ("float", "float | None") or (value is None and "None" in f.type)):
+                raise ValueError(f"vision_config.{f.name}={value!r}: must be a positive number")
         merge = self.merge_kernel_size
         if type(merge) is not tuple or len(merge) != 2 or any(type(m) is not int or m < 1 for m in merge):
             raise ValueError(f"vision_config.merge_kernel_size={merge!r}: must be two positive integers")
