@@ -121,6 +121,8 @@ class Policy(nn.Module):
 
     def __init__(self, config: K3Config, quant: QuantSpec | None = None) -> None:
         super().__init__()
+        if config.num_nextn_predict_layers:
+            raise ValueError(f"num_nextn_predict_layers={config.num_nextn_predict_layers}: this policy has none, set 0")
         self.config, self.quant = config, quant or QuantSpec()
         self.model = Backbone(config, self.quant)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -217,7 +219,8 @@ class Policy(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., H] -> logits [..., V]."""
-        return self.lm_head(hidden)
+        logits = self.lm_head(hidden)
+        return logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale
 
     # --- decoding ---------------------------------------------------------------------------------------------------
 

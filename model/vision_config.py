@@ -20,6 +20,8 @@ HONOURED: dict[str, Any] = {
     "projector_hidden_act": "gelu",
 }
 """Public keys of which our tower computes one value only; that value is also the one of an absent key."""
+_PRIVATE = ("rope_theta", "rope_max_size", "norm_eps")
+"""Fields that are no public keys; written only where they differ from their default or were read."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class VisionConfig:
     """(height, width) in patches that one image token stands for."""
     projector_ln_eps: float = 1e-5
     rope_theta: float = 10000.0
-    """Base of the 2D rotary frequencies. Not a public key, nor are the two below: written only where it differs."""
+    """Base of the 2D rotary frequencies. Not a public key, nor are the two below."""
     rope_max_size: int = 512
     """Longest side in patches that the rotary table covers."""
     norm_eps: float | None = None
@@ -94,6 +96,7 @@ class VisionConfig:
         only(rest, HONOURED, "vision_config.", optional=True)
         only(rest, {"text_hidden_size": text_hidden}, "vision_config.", optional=True)
         own = {f.name: rest.pop(f.name) for f in fields(cls) if f.name in rest and f.name != "extra"}
+        rest |= {k: own[k] for k in _PRIVATE if k in own and own[k] == getattr(cls, k)}  # stated, so written again
         if isinstance(own.get("merge_kernel_size"), list):
             own["merge_kernel_size"] = tuple(own["merge_kernel_size"])
         vision = cls(**own, extra=rest)
@@ -102,9 +105,8 @@ class VisionConfig:
 
     def to_hf(self, text_hidden: int) -> dict[str, Any]:
         """The public `vision_config` beside a text model of `text_hidden`; `from_hf` restores this object."""
-        private = ("rope_theta", "rope_max_size", "norm_eps")
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
-        own = {k: v for k, v in own.items() if k not in private or v != getattr(VisionConfig, k)}
+        own = {k: v for k, v in own.items() if k not in _PRIVATE or v != getattr(VisionConfig, k)}
         own["merge_kernel_size"] = list(self.merge_kernel_size)
         return self.extra | HONOURED | own | {"mm_hidden_size": self.vt_hidden_size, "text_hidden_size": text_hidden}
 
