@@ -19,6 +19,7 @@ from rl.checks import (
     check_policy,
     check_values,
 )
+from rl.cluster_plan import KEPT, applies, check_cluster, render_cluster
 from rl.compose import difference, dump
 from rl.config import Config
 from rl.policy_size import PolicySize, policy_size
@@ -36,9 +37,6 @@ DRIVER = 500_000_000
 """Resident bytes of the driver (measured)."""
 RAY = 225_000_000
 """All processes of an idle local Ray cluster together (measured)."""
-KEPT = 70
-"""Float32 values that forward and backward keep for each token, layer and hidden unit (measured: 50 to 83 for `tiny`
-with 8,192 tokens, 65 to 79 for `small` with 512 and 2,048)."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,8 @@ class Plan:
     processes: list[Process]
     arithmetic: list[tuple[str, str]]
     checks: list[Check]
+    cluster: str = ""
+    """What the policy needs of a cluster's GPUs; empty for one that fits a GPU."""
 
     @property
     def failures(self) -> list[str]:
@@ -87,6 +87,8 @@ class Plan:
             head = ["process", "count", "threads each", "memory each", "GPU each", "does"]
             parts["Processes"] = table(head, rows)
             parts["Arithmetic"] = "\n".join(f"{name:<12} {text}" for name, text in self.arithmetic)
+        if self.cluster:
+            parts["Cluster"] = self.cluster
         parts["Checks"] = "\n".join(f"{c.verdict}  {c.about}: {c.text}" for c in self.checks)
         return "\n\n".join(f"== {head}\n{text}" for head, text in parts.items())
 
@@ -104,8 +106,13 @@ def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
     checks += [*check_efforts(config), *check_environments(config)]
     processes = _processes(config, size, gpus)
     checks += _fits(config, size, processes, cores, memory, gpus)
+    cluster = ""
+    if applies(config):
+        cluster = render_cluster(config)
+        checks += check_cluster(config)
     order = list(Verdict)
-    return Plan(config, processes, _arithmetic(config, size), sorted(checks, key=lambda c: order.index(c.verdict)))
+    checks.sort(key=lambda c: order.index(c.verdict))
+    return Plan(config, processes, _arithmetic(config, size), checks, cluster)
 
 
 def _processes(config: Config, size: PolicySize, gpus: int) -> list[Process]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rl.config import LearnerConfig
 
 OPTIMIZERS = ("tensorwise", "adamw", "muon")
+ZERO_STAGES = (0, 1, 2)
 
 
 def check(config: LearnerConfig) -> list[str]:
@@ -12,7 +13,7 @@ def check(config: LearnerConfig) -> list[str]:
     wrong = []
     if config.optimizer not in OPTIMIZERS:
         wrong.append(f"learner.optimizer={config.optimizer} is unknown: {' or '.join(OPTIMIZERS)}")
-    if config.zero_stage not in (0, 1, 2):
+    if config.zero_stage not in ZERO_STAGES:
         wrong.append(
             f"learner.zero_stage={config.zero_stage}: use 0, 1 or 2 (nothing gathers ZeRO-3's parameters here)"
         )
