@@ -247,10 +247,7 @@ def _gentler(c: ClusterConfig) -> Iterator[ClusterConfig]:
     """The set-up itself, then with carried states on the host, then with smaller and smaller chunks."""
     yield c
     while c.chunk >= 2 * 64:
-        if not c.offload:
-            c = replace(c, offload=True)
-        else:
-            c = replace(c, chunk=c.chunk // 2)
+        c = replace(c, chunk=c.chunk // 2) if c.offload else replace(c, offload=True)
         yield c
 
 

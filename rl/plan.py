@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from model.config import K3Config
 from rl.checks import (
     Check,
     Verdict,
@@ -169,6 +170,7 @@ def _arithmetic(config: Config, size: PolicySize) -> list[tuple[str, str]]:
     waves = math.ceil(samples / (engine.replicas * engine.max_batch))
     return [
         ("policy", f"{size.name}: {size.parameters:,} parameters, {size.routed:,} of them in routed experts"),
+        *_token(config),
         ("batch", f"{a.groups_per_step} groups x {a.group_size} samples = {samples} a step, {share} on each rank"),
         ("micro-batch", f"{learner.micro_tokens} token positions: {full}"),
         (
@@ -178,6 +180,17 @@ def _arithmetic(config: Config, size: PolicySize) -> list[tuple[str, str]]:
         ("run", f"{config.steps} steps, {config.steps * samples:,} trained samples at most"),
         ("evaluation", _evaluation(config)),
     ]
+
+
+def _token(config: Config) -> list[tuple[str, str]]:
+    """What one token costs, where the architecture is ours to count."""
+    if config.model.kind != "k3":
+        return []
+    model, context = K3Config.preset(config.model.preset), config.engine.max_context
+    state = sum(model.state_bytes(context, "fp32", "fp32", "fp32", "fp32").values())
+    decode, prompt = (sum(f(context).values()) / 1e6 for f in (model.flops, model.prefill_flops))
+    text = f"{model.active_count():,} parameters active, {decode:,.2f} MFLOP to decode one behind {context:,}, "
+    return [("token", f"{text}{prompt:,.2f} in a prompt of them, whose state is {state / 1e6:,.2f} MB in float32")]
 
 
 def _evaluation(config: Config) -> str:
