@@ -16,7 +16,13 @@ from kernels.situ import situ_backward, situ_forward
 class _GroupedMlp(Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, x: Tensor, w13: Tensor, w2: Tensor, counts: Sequence[int], betas: tuple[float, float], quantise: Any
+        ctx: Any,
+        x: Tensor,
+        w13: Tensor,
+        w2: Tensor,
+        counts: Sequence[int],
+        betas: tuple[float, float | None],
+        quantise: Any,
     ) -> Tensor:
         gate_up = x.new_empty(x.shape[0], w13.shape[1])
         for a, b, w in zip(x.split(counts), gate_up.split(counts), w13, strict=True):
@@ -53,7 +59,7 @@ def grouped_situ_mlp(
     w13: Tensor,
     w2: Tensor,
     counts: Sequence[int],
-    betas: tuple[float, float],
+    betas: tuple[float, float | None],
     quantise: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """W2_e SiTU(W1_e x, W3_e x) of rows sorted by expert: x [P, L], w13 [E, 2I, L], w2 [E, L, I], counts [E] (sum P).
@@ -70,7 +76,7 @@ def dense_situ_mlp(
     w2: Tensor,
     weights: Tensor,
     chosen: Tensor,
-    betas: tuple[float, float],
+    betas: tuple[float, float | None],
     quantise: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Weighted sum of the chosen experts, computed by running all of them: for few tokens, no sorting. No gradient.

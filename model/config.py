@@ -1,14 +1,29 @@
-"""The K3 family's architecture as numbers: public config names, presets, and exact parameter arithmetic. Torch-free."""
+"""The K3 family's architecture as numbers: public config names, checked, and exact arithmetic. Torch-free.
+
+`model/public_config.py` reads and writes the public config.json, `model/presets.py` names configurations,
+`model/arithmetic.py` counts parameters, state and operations.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from model import arithmetic
+from model.vision_config import VisionConfig
+
+MX_BLOCK = 32
+"""Neighbouring weights of a row that share a scale in the MX formats (OCP MX 1.0)."""
 
 
 @dataclass(frozen=True)
 class LinearAttnConfig:
-    """`linear_attn_config` of the public config.json: the KDA mixer and the layer pattern. Layer lists are 1-BASED."""
+    """`linear_attn_config` of the public config.json: the KDA mixer and the layer pattern. Layer lists are 1-BASED.
+
+    Raises ValueError naming the key if a value is impossible.
+    """
 
     num_heads: int
     head_dim: int
@@ -19,6 +34,24 @@ class LinearAttnConfig:
     short_conv_kernel_size: int = 4
     gate_lower_bound: float = -5.0
     """The log-decay lies in (gate_lower_bound, 0); the chunk kernel is finite for 16 x |bound| < 2 x 88."""
+    extra: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Public keys that the model does not read; kept for export."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "linear_attn_config.")
+        for name in ("kda_layers", "full_attn_layers"):
+            layers = getattr(self, name)
+            if type(layers) is not tuple or any(type(i) is not int for i in layers):
+                raise ValueError(f"linear_attn_config.{name}={layers!r}: must be a list of layer numbers")
+            if any(i < 1 for i in layers):
+                raise ValueError(f"linear_attn_config.{name} has {min(layers)}: layers are counted from 1")
+            if len(set(layers)) < len(layers):
+                raise ValueError(f"linear_attn_config.{name} names a layer twice: {layers}")
+        if not -5.0 <= self.gate_lower_bound < 0:
+            raise ValueError(
+                f"linear_attn_config.gate_lower_bound={self.gate_lower_bound}: must be in [-5, 0), the range in which "
+                "the chunk kernel is finite"
+            )
 
     @property
     def width(self) -> int:
@@ -33,9 +66,9 @@ class LinearAttnConfig:
 
 @dataclass(frozen=True)
 class K3Config:
-    """One text model of the K3 family. `index_topk=None` is K3 (gated MLA); a number is K3.1 (gated DSA).
+    """One policy of the K3 family. `index_topk=None` is K3 (gated MLA); a number is K3.1 (gated DSA).
 
-    Raises ValueError if the layer lists are not a partition of 1..num_hidden_layers or a size is impossible.
+    Field names are the public keys. Raises ValueError naming the key if values are impossible or contradict.
     """
 
     vocab_size: int
@@ -64,28 +97,71 @@ class K3Config:
     index_head_dim: int = 0
     first_k_dense_replace: int = 1
     routed_scaling_factor: float = 1.0
+    moe_renormalize: bool = True
+    """Divide the chosen experts' scores by their sum; without it they are the weights as they are."""
     activation_situ_beta: float = 4.0
-    activation_situ_linear_beta: float = 25.0
+    activation_situ_linear_beta: float | None = 25.0
+    """Cap of the up branch; None leaves it uncapped."""
     rms_norm_eps: float = 1e-5
     initializer_range: float = 0.02
     max_position_embeddings: int = 1048576
+    logit_scale: float = 1.0
+    """Factor of the logits."""
     num_nextn_predict_layers: int = 0
-    """Multi-token-prediction layers (0 or 1), named as layer num_hidden_layers; K3 trained with one, ships none."""
+    """Multi-token-prediction layers (0 or 1), named as layer num_hidden_layers; K3 trained with one, ships none.
+    Counted apart (`mtp_count`)."""
+    vision: VisionConfig | None = None
+    """The public `vision_config`, or None for a text model."""
+    media_placeholder_token_id: int | None = None
+    """Token that stands for one merged patch of a picture; needed with `vision`."""
+    quantization_config: dict[str, Any] | None = field(default=None, hash=False)
+    """How the checkpoint stores routed experts: None (bf16) or `public_config.mxfp4_packed()`."""
+    index_keys: tuple[str, str, str] = ("index_topk", "index_n_heads", "index_head_dim")
+    """What config.json calls these three: no public file of K3.1 says."""
     extra: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Public keys that the model does not read; kept for export."""
+    """Public keys of the text config that the model does not read; kept for export."""
+    wrapper: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+    """Public keys beside `text_config`, kept for export; None: config.json is the text config itself, if no vision."""
 
     def __post_init__(self) -> None:
+        check_numbers(self, "")
         la, n = self.linear_attn_config, self.num_hidden_layers
-        if sorted((*la.kda_layers, *la.full_attn_layers)) != list(range(1, n + 1)):
-            raise ValueError(f"kda_layers and full_attn_layers must partition 1..{n} (1-based): {la}")
-        if not 0 < self.num_experts_per_token < self.num_experts:
-            raise ValueError(f"num_experts_per_token {self.num_experts_per_token} of {self.num_experts} experts")
-        if self.index_topk is not None and min(self.index_topk, self.index_n_heads, self.index_head_dim) < 1:
-            raise ValueError("index_topk needs index_n_heads and index_head_dim")
-        if self.num_nextn_predict_layers not in (0, 1):
-            raise ValueError(f"num_nextn_predict_layers {self.num_nextn_predict_layers}: this family has 0 or 1")
-        if not 0 < -la.gate_lower_bound <= 5.0:
-            raise ValueError(f"gate_lower_bound {la.gate_lower_bound}: must be in [-5, 0), the chunk kernel's range")
+        kda, full = set(la.kda_layers), set(la.full_attn_layers)
+        for name, wrong in (
+            ("linear_attn_config.kda_layers and full_attn_layers both have", kda & full),
+            (
+                f"num_hidden_layers={n}, but linear_attn_config.kda_layers and full_attn_layers name",
+                {*kda, *full} - {*range(1, n + 1)},
+            ),
+            (
+                "linear_attn_config.kda_layers and full_attn_layers (counted from 1) lack",
+                {*range(1, n + 1)} - kda - full,
+            ),
+        ):
+            if wrong:
+                raise ValueError(f"{name} layer {min(wrong)}: they must divide 1..{n} between them")
+        if self.num_experts_per_token >= self.num_experts:
+            raise ValueError(
+                f"num_experts_per_token={self.num_experts_per_token}: must be less than num_experts={self.num_experts}"
+            )
+        if self.num_nextn_predict_layers > 1:
+            raise ValueError(f"num_nextn_predict_layers={self.num_nextn_predict_layers}: this family has 0 or 1")
+        if self.first_k_dense_replace >= n:
+            raise ValueError(f"first_k_dense_replace={self.first_k_dense_replace} leaves no MoE layer of {n}")
+        if self.index_topk is not None:
+            for name in ("index_n_heads", "index_head_dim"):
+                if getattr(self, name) < 1:
+                    raise ValueError(f"{name}={getattr(self, name)}: index_topk={self.index_topk} needs an indexer")
+        if self.vision is not None and self.media_placeholder_token_id is None:
+            raise ValueError("media_placeholder_token_id is missing: vision_config needs the token of a picture")
+        if (token := self.media_placeholder_token_id) is not None and not token < self.vocab_size:
+            raise ValueError(f"media_placeholder_token_id={token} is beyond vocab_size={self.vocab_size}")
+        if self.quantization_config is not None:
+            for name in ("moe_intermediate_size", "routed_expert_hidden_size"):
+                if getattr(self, name) % MX_BLOCK:
+                    raise ValueError(
+                        f"{name}={getattr(self, name)}: quantization_config packs blocks of {MX_BLOCK} along it"
+                    )
 
     @property
     def layer_types(self) -> list[str]:
@@ -123,68 +199,33 @@ class K3Config:
         return PRESETS[name]()
 
     @classmethod
-    def from_hf(cls, config: dict[str, Any]) -> K3Config:
-        """From a public config.json (its text_config if multimodal); unread keys are kept in `extra`."""
-        text = dict(config.get("text_config", config))
-        la = dict(text.pop("linear_attn_config"))
-        la = {
-            f.name: tuple(v) if isinstance(v := la[f.name], list) else v
-            for f in fields(LinearAttnConfig)
-            if f.name in la
-        }
-        known = {f.name for f in fields(cls)} - {"extra", "linear_attn_config"}
-        own = {k: text.pop(k) for k in list(text) if k in known}
-        return cls(**own, linear_attn_config=LinearAttnConfig(**la), extra=text)
+    def from_hf(
+        cls,
+        config: Mapping[str, Any],
+        index_keys: tuple[str, str, str] = ("index_topk", "index_n_heads", "index_head_dim"),
+    ) -> K3Config:
+        """From a public config.json, whole or its text config alone; what the model does not read is kept.
+
+        index_keys: what this file calls top-k, heads and head size of the indexer.
+        Raises ValueError naming the key for what is missing, contradicts, or cannot be honoured.
+        """
+        from model.public_config import read
+
+        return read(config, index_keys)
 
     def to_hf(self) -> dict[str, Any]:
-        """The public config.json's text part; `from_hf` restores it."""
-        out = dict(self.extra)
-        out |= {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("extra", "linear_attn_config")}
-        la = self.linear_attn_config
-        out["linear_attn_config"] = {
-            f.name: list(v) if isinstance(v := getattr(la, f.name), tuple) else v for f in fields(la)
-        }
-        return out
+        """The public config.json; `from_hf` restores this object, and a file that was read comes back as it was."""
+        from model.public_config import write
+
+        return write(self)
 
     def part_counts(self) -> dict[str, int]:
-        """Parameters by part, selection-bias buffers included."""
-        h, la = self.hidden_size, self.linear_attn_config
-        d, hd, nh = la.width, la.head_dim, self.num_attention_heads
-        kda = 5 * d * h + hd * h + d * hd + la.num_heads * h + 3 * d * la.short_conv_kernel_size
-        kda += d + hd + la.a_log_size
-        v_width = nh * self.v_head_dim
-        mla = self.q_lora_rank * (h + 1 + nh * self.qk_head_dim) + self.latent_dim * h + self.kv_lora_rank
-        mla += nh * (self.qk_nope_head_dim + self.v_head_dim) * self.kv_lora_rank + 2 * v_width * h
-        index = 0
-        if self.index_topk is not None:
-            index = self.index_n_heads * (self.index_head_dim * self.q_lora_rank + h)
-            index += self.index_head_dim * (h + 2)
-        latent, moe = self.routed_expert_hidden_size, len(self.moe_layers)
-        n_full = len(la.full_attn_layers)
-        return {
-            "kda": len(la.kda_layers) * kda,
-            "mla": n_full * mla,
-            "indexer": n_full * index,
-            "routed_experts": moe * self.num_experts * 3 * latent * self.moe_intermediate_size,
-            "shared_experts": moe * 3 * h * self.shared_intermediate_size,
-            "latent": moe * (2 * h * latent + latent),
-            "router": moe * self.num_experts * (h + 1),
-            "dense": self.first_k_dense_replace * 3 * h * self.intermediate_size,
-            "embed": self.vocab_size * h,
-            "head": self.vocab_size * h,
-            "norms": self.num_hidden_layers * 6 * h + 3 * h,
-        }
+        """Parameters by part of the text model, selection-bias buffers included."""
+        return arithmetic.part_counts(self)
 
     def param_count(self) -> int:
-        """All parameters of the text model, selection-bias buffers included; `mtp_count` comes on top."""
+        """All parameters of the text model, selection-bias buffers included; vision and MTP are counted apart."""
         return sum(self.part_counts().values())
-
-    def mtp_count(self) -> int:
-        """Parameters of the multi-token-prediction layer: one MLA and one MoE, two norms' and a head's width more."""
-        h, parts, moe = self.hidden_size, self.part_counts(), len(self.moe_layers)
-        block = parts["mla"] // len(self.linear_attn_config.full_attn_layers)
-        block += sum(parts[p] for p in ("routed_experts", "shared_experts", "latent", "router")) // moe
-        return self.num_nextn_predict_layers * (block + 2 * h * h + 5 * h + self.vocab_size * h)
 
     def active_count(self) -> int:
         """Parameters that one token reads; the input embedding table is left out, as in the report."""
@@ -192,13 +233,58 @@ class K3Config:
         parts["routed_experts"] = parts["routed_experts"] // self.num_experts * self.num_experts_per_token
         return sum(parts.values()) - parts["embed"]
 
+    def mtp_count(self) -> int:
+        """Parameters of the MTP layer; its head is its own, its embedding the model's."""
+        return arithmetic.mtp_count(self)
+
+    def vision_count(self) -> int:
+        """Parameters of vision tower and projector; 0 for a text model."""
+        if self.vision is None:
+            return 0
+        return self.vision.param_count() + self.vision.projector_count(self.hidden_size)
+
     def state_values(self, length: int) -> dict[str, int]:
         """Values (not bytes) that the decode state of one sequence of `length` tokens holds, by kind."""
-        la = self.linear_attn_config
-        n_kda, n_full = len(la.kda_layers), len(la.full_attn_layers)
-        return {
-            "recurrent": n_kda * la.width * la.head_dim,
-            "conv": n_kda * 3 * la.width * (la.short_conv_kernel_size - 1),
-            "latent": n_full * self.latent_dim * length,
-            "index": 0 if self.index_topk is None else n_full * self.index_head_dim * length,
-        }
+        return arithmetic.state_values(self, length)
+
+    def state_bytes(
+        self, length: int, recurrent: str = "fp32", conv: str = "bf16", latent: str = "bf16", index: str = "bf16"
+    ) -> dict[str, int]:
+        """Bytes of the decode state of one sequence of `length` tokens, by kind; see `arithmetic.STATE_FORMATS`."""
+        return arithmetic.state_bytes(self, length, recurrent, conv, latent, index)
+
+    def flops(self, length: int) -> dict[str, float]:
+        """Operations, by part, of decoding one token behind `length` tokens: 2 for each multiply-add."""
+        return arithmetic.flops(self, length)
+
+    def prefill_flops(self, length: int) -> dict[str, float]:
+        """Operations, by part, of one token of a prompt of `length`, on average; forward only."""
+        return arithmetic.prefill_flops(self, length)
+
+
+_ZERO = (
+    "index_n_heads",
+    "index_head_dim",
+    "first_k_dense_replace",
+    "num_nextn_predict_layers",
+    "media_placeholder_token_id",
+)
+"""Integers that may be zero."""
+
+
+def check_numbers(config: Any, where: str) -> None:
+    """Raises ValueError, naming the key behind `where`, for a number that has the wrong type or is no possible size."""
+    for f in fields(config):
+        value, kind = getattr(config, f.name), str(f.type)
+        if value is None and kind.endswith("| None"):
+            continue
+        kind = kind.removesuffix(" | None")
+        if kind == "int" and (type(value) is not int or value < (0 if f.name in _ZERO else 1)):
+            least = "an integer >= 0" if f.name in _ZERO else "a positive integer"
+            raise ValueError(f"{where}{f.name}={value!r}: must be {least}")
+        if kind == "float" and (type(value) not in (int, float) or not math.isfinite(value)):
+            raise ValueError(f"{where}{f.name}={value!r}: must be a finite number")
+        if kind == "float" and value <= 0 and f.name != "gate_lower_bound":
+            raise ValueError(f"{where}{f.name}={value!r}: must be positive")
+        if kind == "bool" and type(value) is not bool:
+            raise ValueError(f"{where}{f.name}={value!r}: must be true or false")

@@ -315,7 +315,8 @@ class Policy(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., H] -> logits [..., V]."""
-        return self.lm_head(hidden)
+        logits = self.lm_head(hidden)
+        return logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale
 
     # --- decoding ---------------------------------------------------------------------------------------------------
 

@@ -19,11 +19,12 @@ DENSE_MACS = {True: 2**21, False: 2**28}
 
 
 class Router(nn.Module):
-    """Sigmoid scores, selection by score + bias, weights from the scores of the chosen, renormalised."""
+    """Sigmoid scores, selection by score + bias, weights from the scores of the chosen, renormalised by default."""
 
     def __init__(self, config: K3Config) -> None:
         super().__init__()
         self.k, self.factor = config.num_experts_per_token, config.routed_scaling_factor
+        self.renormalise = config.moe_renormalize
         self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
         self.e_score_correction_bias: Tensor
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
@@ -44,7 +45,9 @@ class Router(nn.Module):
         elif self.histogram.enabled and self.training and torch.is_grad_enabled():
             self.histogram.add(scores.detach(), ranked[:, self.k], self.e_score_correction_bias, copies)
         picked = scores.gather(1, chosen)
-        return picked / (picked.sum(-1, keepdim=True) + 1e-20) * self.factor, chosen
+        if self.renormalise:
+            picked = picked / (picked.sum(-1, keepdim=True) + 1e-20)
+        return picked * self.factor, chosen
 
 
 class Experts(Derived):

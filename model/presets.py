@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from model.config import K3Config, LinearAttnConfig
+from model.public_config import mxfp4_packed
 from model.vision_config import VisionConfig
+
+_TOKENS = {"bos_token_id": 163584, "eos_token_id": 163586, "pad_token_id": 163839}
 
 
 def tiny() -> K3Config:
@@ -130,18 +133,28 @@ def _k3(index_topk: int | None) -> K3Config:
             96, 128, kda_layers=tuple(i for i in range(1, 94) if i not in full), full_attn_layers=full
         ),
         index_topk=index_topk,
-        index_n_heads=32,
-        index_head_dim=128,
+        index_n_heads=0 if index_topk is None else 32,
+        index_head_dim=0 if index_topk is None else 128,
+        vision=VisionConfig(),
+        media_placeholder_token_id=163605,
+        quantization_config=mxfp4_packed(),
+        extra={"dtype": "bfloat16", **_TOKENS},
+        wrapper={
+            "dtype": "bfloat16",
+            "ignore_index": -100,
+            "image_placeholder": "<|kimi_image_placeholder|>",
+            **_TOKENS,
+        },
     )
 
 
 def k3() -> K3Config:
-    """Kimi K3's text model, 2.78T parameters: the public values of its config.json."""
+    """Kimi K3, 2.78T parameters: the public values of its config.json."""
     return _k3(None)
 
 
 def k31_pro() -> K3Config:
-    """Kimi K3.1 Pro's text model: K3 with gated DSA (index names and sizes are inferred: no public file has them)."""
+    """Kimi K3.1 Pro: K3 with gated DSA (index names and sizes are inferred: no public file has them)."""
     return _k3(2048)
 
 

@@ -100,7 +100,7 @@ class DecodeStep:
         self.ffns = [_ffn(x.moe or x.mlp, x.post_attention_layernorm.weight) for x in layers]
         self.places = policy._slot
         """Per layer: its index among the state's layers of its kind."""
-        self._head = _columns(policy.lm_head.weight, body.norm.weight)
+        self._head = _columns(policy.lm_head.weight * config.logit_scale, body.norm.weight)
         self._zero, self._never = self.embedding.new_tensor(0.0), self.embedding.new_tensor(-torch.inf)
         self._count = torch.arange(0, device=policy.device)
         self._state: weakref.ref[DecodeState] | None = None
@@ -313,15 +313,17 @@ class _MLAStep:
 class _Situ:
     """SiTU-GLU, but for its constant factor: one matrix gives [u / linear_beta | g / beta | g]."""
 
-    def __init__(self, gate: Tensor, up: Tensor, betas: tuple[float, float]) -> None:
-        self.weight = torch.cat((up / betas[1], gate / betas[0], gate))
+    def __init__(self, gate: Tensor, up: Tensor, betas: tuple[float, float | None]) -> None:
+        self._uncapped = betas[1] is None
+        linear_beta = 1.0 if betas[1] is None else betas[1]
+        self.weight = torch.cat((up / linear_beta, gate / betas[0], gate))
         """[3 I, in]."""
-        self.factor, self._width = betas[0] * betas[1], up.shape[0]
+        self.factor, self._width = betas[0] * linear_beta, up.shape[0]
 
     def bind(self, y: Tensor, out: Tensor) -> Callable[[], None]:
         """y [n, 3 I], which is overwritten -> out [n, I], short of the factor."""
         width = self._width
-        capped, gate, up = y[:, : 2 * width], y[:, width:], y[:, :width]
+        capped, gate, up = y[:, width * self._uncapped : 2 * width], y[:, width:], y[:, :width]
 
         def run() -> None:
             capped.tanh_()
@@ -388,6 +390,7 @@ class _MoEStep:
         self._shared = _Situ(shared.gate_proj.weight.detach(), shared.up_proj.weight.detach(), shared.betas)
         self._in = _columns(torch.cat((m.gate.weight, m.routed_expert_down_proj.weight, self._shared.weight)), norm)
         self._bias, self._k, self._factor = m.gate.e_score_correction_bias, m.gate.k, m.gate.factor
+        self._renormalise = m.gate.renormalise
         self._situ = _Situ(w13[:, :width].flatten(0, 1), w13[:, width:].flatten(0, 1), experts.betas)
         self._w13, self._w2 = _columns(self._situ.weight), w2.detach().mT.flatten(0, 1).contiguous()
         self._round = _rounding(experts, norm)
@@ -399,7 +402,7 @@ class _MoEStep:
 
     def bind(self, space: _Space) -> FeedForward:
         """See FeedForward."""
-        n, experts, latent = space.n, self._experts, self._latent
+        n, experts, latent, renormalise = space.n, self._experts, self._latent, self._renormalise
         projected = space("in", self._in.shape[1])
         logits, z, shared_hidden = projected.split([experts, latent, projected.shape[1] - experts - latent], 1)
         scores, ranked, share = (space(name, experts) for name in ("scores", "ranked", "share"))
@@ -415,8 +418,11 @@ class _MoEStep:
             torch.add(scores, self._bias, out=ranked)
             chosen = torch.sort(ranked, dim=1, descending=True, stable=True)[1][:, : self._k]
             picked = scores.gather(1, chosen)
-            total_score = picked.sum(1, keepdim=True).add_(self._least)
-            weights = torch.addcdiv(self._zero, picked, total_score, value=self._factor)
+            if renormalise:
+                total_score = picked.sum(1, keepdim=True).add_(self._least)
+                weights = torch.addcdiv(self._zero, picked, total_score, value=self._factor)
+            else:
+                weights = picked * self._factor
             share.zero_().scatter_(1, chosen, weights)
             torch.mm(self._round(z), self._w13, out=hidden)
             situ()

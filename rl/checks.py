@@ -27,27 +27,36 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "learner.optimizer": OPTIMIZERS,
     "sandbox.backend": ("bwrap",),
     "logging.wandb.mode": ("offline", "online", "disabled"),
+    "cluster.weights": ("bf16", "fp32"),
+    "cluster.gradients": ("fp32", "bf16"),
+    "cluster.moments": ("fp32", "bf16"),
+    "cluster.rollout_weights": ("mxfp4", "bf16"),
+    "cluster.recurrent": ("fp32", "bf16"),
+    "cluster.latent": ("bf16", "fp8", "fp8_ds_mla"),
+    "cluster.index": ("bf16", "fp8"),
 }
 """Keys whose value is one of a few words."""
 
 _BOUNDS: dict[tuple[str, int], str] = {
     (">=", 0): "seed envs.floor envs.focus effort.warmup_steps effort.ramp_steps algorithm.max_staleness "
     "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage "
-    "learner.chunk_tokens learner.beta1 learner.beta2 evaluation.every "
+    "learner.chunk_tokens learner.beta1 learner.beta2 evaluation.every cluster.zero_stage cluster.reserve_gb "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
     "rollout.episodes_per_worker algorithm.groups_per_step algorithm.max_sampling_rounds "
     "learner.ranks learner.expert_parallel learner.micro_tokens learner.threads sandbox.max_live sandbox.memory_mb "
     "evaluation.tasks evaluation.during_tasks evaluation.calibration_tasks "
-    "logging.checkpoint_every logging.keep_checkpoints",
+    "logging.checkpoint_every logging.keep_checkpoints cluster.gpus cluster.expert_parallel cluster.sequence "
+    "cluster.micro_batch cluster.chunk cluster.rollout_gpus cluster.rollout_tensor_parallel cluster.rollout_batch",
     (">=", 2): "algorithm.group_size rollout.min_group",
     ("<=", 1): "learner.final_lr",
     ("<", 1): "learner.beta1 learner.beta2",
     ("<=", 2): "learner.zero_stage",
+    ("<=", 3): "cluster.zero_stage",
     (">", 0): "algorithm.temperature algorithm.clip_low algorithm.clip_high algorithm.tis_cap learner.lr "
     "learner.clip_grad_norm learner.max_step_kl learner.timeout_s engine.request_timeout_s rollout.group_timeout_s "
-    "sandbox.lifetime_s effort.low.tau effort.medium.tau effort.high.tau effort.max.tau",
+    "sandbox.lifetime_s cluster.gpu_memory_gb effort.low.tau effort.medium.tau effort.high.tau effort.max.tau",
 }
 _STEP = 0.01
 """Of weights between 0.01 and 1 in size, a step of more than this leaves little."""

@@ -280,6 +280,52 @@ class ControlsConfig:
 
 
 @dataclass
+class ClusterConfig:
+    """A cluster that the plan reckons with where the policy is beyond one GPU; a run starts on this machine's own."""
+
+    gpus: int = 64
+    """GPUs of the learner."""
+    gpu_memory_gb: float = 141.0
+    """Memory of one GPU (of learner and rollout) in GB; 141 is an H200's."""
+    reserve_gb: float = 8.0
+    """Kept free on each: CUDA, communication buffers, fragments."""
+    expert_parallel: int = 64
+    """GPUs that share the experts; must divide gpus and the number of experts."""
+    zero_stage: int = 3
+    """What is divided over the GPUs that hold the same: 1 optimizer states, 2 gradients too, 3 parameters too."""
+    sequence: int = 131072
+    """Longest sequence, in tokens, of training and rollout."""
+    micro_batch: int = 1
+    """Sequences that one learner GPU trains on at once."""
+    chunk: int = 4096
+    """Tokens of one chunk: training goes through all layers chunk by chunk."""
+    recompute: bool = True
+    """Keep the inputs of the sublayers alone and compute each layer again in the backward pass."""
+    offload: bool = False
+    """Keep the states and latents that chunks hand on in the host's memory."""
+    weights: str = "bf16"
+    """Dtype of weights and activations: bf16 (with float32 masters) or fp32."""
+    gradients: str = "fp32"
+    """Dtype in which gradients are summed: fp32 or bf16."""
+    moments: str = "fp32"
+    """Dtype of the optimizer's moments: fp32 or bf16."""
+    rollout_gpus: int = 32
+    """GPUs of one engine."""
+    rollout_tensor_parallel: int = 8
+    """GPUs of an engine that share heads and dense weights; each such group serves its part of the sequences."""
+    rollout_batch: int = 32
+    """Sequences that one engine holds at once, at full length."""
+    rollout_weights: str = "mxfp4"
+    """Routed experts in the engine: mxfp4 (packed) or bf16; everything else is bf16."""
+    recurrent: str = "fp32"
+    """KDA states in the engine: fp32 or bf16."""
+    latent: str = "bf16"
+    """Latents in the engine: bf16, fp8 or fp8_ds_mla (FlashMLA)."""
+    index: str = "bf16"
+    """Index keys in the engine: bf16 or fp8."""
+
+
+@dataclass
 class Config:
     """A whole run."""
 
@@ -300,3 +346,4 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     controls: ControlsConfig = field(default_factory=ControlsConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)

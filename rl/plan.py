@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from model.config import K3Config
 from rl.checks import (
     Check,
     Verdict,
@@ -19,6 +20,7 @@ from rl.checks import (
     check_policy,
     check_values,
 )
+from rl.cluster_plan import KEPT, applies, check_cluster, render_cluster
 from rl.compose import difference, dump
 from rl.config import Config
 from rl.policy_size import PolicySize, policy_size
@@ -36,9 +38,6 @@ DRIVER = 500_000_000
 """Resident bytes of the driver (measured)."""
 RAY = 225_000_000
 """All processes of an idle local Ray cluster together (measured)."""
-KEPT = 70
-"""Float32 values that forward and backward keep for each token, layer and hidden unit (measured: 50 to 83 for `tiny`
-with 8,192 tokens, 65 to 79 for `small` with 512 and 2,048)."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,8 @@ class Plan:
     processes: list[Process]
     arithmetic: list[tuple[str, str]]
     checks: list[Check]
+    cluster: str = ""
+    """What the policy needs of a cluster's GPUs; empty for one that fits a GPU."""
 
     @property
     def failures(self) -> list[str]:
@@ -87,6 +88,8 @@ class Plan:
             head = ["process", "count", "threads each", "memory each", "GPU each", "does"]
             parts["Processes"] = table(head, rows)
             parts["Arithmetic"] = "\n".join(f"{name:<12} {text}" for name, text in self.arithmetic)
+        if self.cluster:
+            parts["Cluster"] = self.cluster
         parts["Checks"] = "\n".join(f"{c.verdict}  {c.about}: {c.text}" for c in self.checks)
         return "\n\n".join(f"== {head}\n{text}" for head, text in parts.items())
 
@@ -104,8 +107,13 @@ def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
     checks += [*check_efforts(config), *check_environments(config)]
     processes = _processes(config, size, gpus)
     checks += _fits(config, size, processes, cores, memory, gpus)
+    cluster = ""
+    if applies(config):
+        cluster = render_cluster(config)
+        checks += check_cluster(config)
     order = list(Verdict)
-    return Plan(config, processes, _arithmetic(config, size), sorted(checks, key=lambda c: order.index(c.verdict)))
+    checks.sort(key=lambda c: order.index(c.verdict))
+    return Plan(config, processes, _arithmetic(config, size), checks, cluster)
 
 
 def _processes(config: Config, size: PolicySize, gpus: int) -> list[Process]:
@@ -163,6 +171,7 @@ def _arithmetic(config: Config, size: PolicySize) -> list[tuple[str, str]]:
     waves = math.ceil(samples / (engine.replicas * engine.max_batch))
     return [
         ("policy", f"{size.name}: {size.parameters:,} parameters, {size.routed:,} of them in routed experts"),
+        *_token(config),
         ("batch", f"{a.groups_per_step} groups x {a.group_size} samples = {samples} a step, {share} on each rank"),
         ("micro-batch", f"{learner.micro_tokens} token positions: {full}"),
         (
@@ -172,6 +181,17 @@ def _arithmetic(config: Config, size: PolicySize) -> list[tuple[str, str]]:
         ("run", f"{config.steps} steps, {config.steps * samples:,} trained samples at most"),
         ("evaluation", _evaluation(config)),
     ]
+
+
+def _token(config: Config) -> list[tuple[str, str]]:
+    """What one token costs, where the architecture is ours to count."""
+    if config.model.kind != "k3":
+        return []
+    model, context = K3Config.preset(config.model.preset), config.engine.max_context
+    state = sum(model.state_bytes(context, "fp32", "fp32", "fp32", "fp32").values())
+    decode, prompt = (sum(f(context).values()) / 1e6 for f in (model.flops, model.prefill_flops))
+    text = f"{model.active_count():,} parameters active, {decode:,.2f} MFLOP to decode one behind {context:,}, "
+    return [("token", f"{text}{prompt:,.2f} in a prompt of them, whose state is {state / 1e6:,.2f} MB in float32")]
 
 
 def _evaluation(config: Config) -> str:

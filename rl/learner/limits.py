@@ -7,6 +7,7 @@ from rl.config import LearnerConfig
 OPTIMIZERS = ("tensorwise", "adamw", "muon")
 AUTOEP_TYPES = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen2_moe", "qwen3_moe")
 """Hugging Face model types whose experts DeepSpeed's AutoEP can spread (its presets, as far as tests cover them)."""
+ZERO_STAGES = (0, 1, 2)
 
 
 def check(config: LearnerConfig) -> list[str]:
@@ -14,7 +15,7 @@ def check(config: LearnerConfig) -> list[str]:
     wrong = []
     if config.optimizer not in OPTIMIZERS:
         wrong.append(f"learner.optimizer={config.optimizer} is unknown: {' or '.join(OPTIMIZERS)}")
-    if config.zero_stage not in (0, 1, 2):
+    if config.zero_stage not in ZERO_STAGES:
         wrong.append(
             f"learner.zero_stage={config.zero_stage}: use 0, 1 or 2 (nothing gathers ZeRO-3's parameters here)"
         )

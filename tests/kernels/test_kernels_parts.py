@@ -60,9 +60,9 @@ def test_norms_compute_low_precision_in_float32() -> None:
 
 
 def test_situ_caps_the_gate_at_four_and_the_up_branch_at_twenty_five() -> None:
-    def plain(x: Tensor) -> Tensor:
+    def plain(x: Tensor, capped: bool = True) -> Tensor:
         g, u = x.chunk(2, -1)
-        return 4 * torch.tanh(g / 4) * torch.sigmoid(g) * 25 * torch.tanh(u / 25)
+        return 4 * torch.tanh(g / 4) * torch.sigmoid(g) * (25 * torch.tanh(u / 25) if capped else u)
 
     same(lambda x: situ_glu(x, 4.0, 25.0), plain, draw(6, 10) * 5)
     huge = situ_glu(torch.tensor([[1e4, 1e4], [-1e4, 1e4]]), 4.0, 25.0)
@@ -70,6 +70,7 @@ def test_situ_caps_the_gate_at_four_and_the_up_branch_at_twenty_five() -> None:
     x = draw(6, 10)
     swiglu = F.silu(x[:, :5]) * x[:, 5:]
     torch.testing.assert_close(situ_glu(x, 1e6, 1e6), swiglu, rtol=1e-6, atol=1e-6)
+    same(lambda x: situ_glu(x, 4.0, None), lambda x: plain(x, capped=False), draw(6, 10) * 5)
 
 
 def test_conv_is_causal_depthwise_and_ends_in_silu() -> None:

@@ -53,7 +53,7 @@ class Oracle:
             else:
                 partial = partial + self._moe(p + "block_sparse_moe.", x)
         h = self._mix([*blocks, partial], "model.output_attn_res")
-        return _rms(h, w["model.norm.weight"], c.rms_norm_eps) @ w["lm_head.weight"].T
+        return _rms(h, w["model.norm.weight"], c.rms_norm_eps) @ w["lm_head.weight"].T * c.logit_scale
 
     def _mix(self, sources: list[Tensor], name: str) -> Tensor:
         scores = []
@@ -66,7 +66,7 @@ class Oracle:
 
     def _situ(self, g: Tensor, u: Tensor) -> Tensor:
         b, lb = self.c.activation_situ_beta, self.c.activation_situ_linear_beta
-        return b * torch.tanh(g / b) * torch.sigmoid(g) * lb * torch.tanh(u / lb)
+        return b * torch.tanh(g / b) * torch.sigmoid(g) * (u if lb is None else lb * torch.tanh(u / lb))
 
     def _mlp(self, p: str, x: Tensor) -> Tensor:
         w = self.w
@@ -80,7 +80,7 @@ class Oracle:
         out, routes = [], []
         for t in range(len(x)):
             chosen = _first_best(biased[t].tolist(), c.num_experts_per_token)
-            total = sum(scores[t, e] for e in chosen)
+            total = sum(scores[t, e] for e in chosen) if c.moe_renormalize else 1.0
             u = torch.zeros_like(z[0])
             for e in chosen:
                 q = f"{p}experts.{e}."

@@ -50,6 +50,28 @@ def test_tiny_is_the_spec_written_twice() -> None:
     torch.testing.assert_close(logits(policy, ids, torch.tensor([18]))[0], want, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    "change", [{"activation_situ_linear_beta": None}, {"moe_renormalize": False}, {"logit_scale": 0.3}]
+)
+@pytest.mark.parametrize("preset", ["tiny", "tiny_odd"])
+def test_what_a_config_may_switch_is_honoured_in_forward_and_decode(preset: str, change: dict) -> None:
+    # A norm behind the experts' sum takes a common factor out but for its eps; caps matter to large inputs.
+    policy, usual = build(preset, rms_norm_eps=0.5, **change), build(preset, rms_norm_eps=0.5)
+    for p in (policy, usual):
+        with torch.no_grad():
+            for layer in p.model.layers:
+                layer.post_attention_layernorm.weight.mul_(30)
+        p.refresh_quantized()
+    ids = tokens(1, 12)
+    want = Oracle(policy.config, dict(policy.named_weights())).logits(ids[0].tolist())
+    got = logits(policy, ids, torch.tensor([12]))[0]
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-9)
+    assert (got - logits(usual, ids, torch.tensor([12]))[0]).abs().max() > 1e-5
+    state = policy.new_state(1, 12)
+    policy.prefill(ids[:, :11], torch.tensor([11]), state, [0])
+    torch.testing.assert_close(policy.decode(ids[:, 11], state, 1)[0][0], want[11], rtol=0, atol=1e-9)
+
+
 def test_later_tokens_change_nothing_earlier() -> None:
     policy = build()
     a, b = tokens(2, 40), tokens(2, 40)
