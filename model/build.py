@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from model.decoder import Policy
 from model.checkpoint_config import architecture
+from model.decoder import Policy
 from model.quant import QuantSpec
 
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from kernels.mx_pack import NAN_SCALE, pack_mxfp4, unpack_mxfp4
-from model.config import K3Config
 from model.checkpoint_config import CONFIG, public_config, read_config
+from model.config import K3Config
 from model.shards import (
     INDEX,
     MANIFEST,

@@ -44,7 +44,7 @@ def public_config(config: K3Config, fmt: str) -> dict[str, Any]:
 
 
 def _quantization() -> dict[str, Any]:
-    """The public one, with what the released list leaves out though it stores it in bfloat16: readers go by the list."""
+    """The public one, and what its list leaves out though it is stored in bfloat16: readers go by the list."""
     packed = mxfp4_packed()
     packed["ignore"] += [r"re:.*block_sparse_moe\.gate.*", r"re:.*routed_expert_(down|up)_proj.*"]
     return packed

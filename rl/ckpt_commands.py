@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from model.checkpoint import Checkpoint, Summary, export, parse_size, reshard, verify
-from model.config import K3Config
 from model.checkpoint_config import CONFIG, architecture
+from model.config import K3Config
 from model.shards import WeightsError
 from rl import checkpoint, compose, launch
 from rl.errors import UserError

@@ -19,8 +19,8 @@ from kernels.mx_pack import pack_mxfp4
 from model import shards
 from model.build import build_policy
 from model.checkpoint import Checkpoint, export, parse_size, reshard, verify
-from model.decoder import Policy
 from model.checkpoint_config import architecture
+from model.decoder import Policy
 from model.shards import INDEX, MANIFEST, Entry, Spec, by_number, by_size
 from model.stored import FORMATS, is_expert, keeps_float32, public_name
 
