@@ -113,12 +113,19 @@ def replace_weights(worker: Any, weights: Mapping[str, np.ndarray]) -> None:
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+    from vllm.platforms import current_platform
 
     model = worker.model_runner.get_model()
     expected = {name for name, _ in model.named_parameters()}
     with set_current_vllm_config(worker.vllm_config), warnings.catch_warnings():
         # Arrays from the object store are read-only; vLLM only copies from them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        for module in model.modules():
+            # vLLM 0.32 packs experts for its CPU kernel only while it builds the kernel, and on a reload takes the new
+            # weights for packed ones: without this its log-probs are wrong by several nats.
+            method = getattr(module, "quant_method", None)
+            if current_platform.is_cpu() and getattr(method, "moe_kernel", None) is not None:
+                method.moe_kernel = None
         initialize_layerwise_reload(model)
         loaded = model.load_weights((name, torch.from_numpy(array)) for name, array in weights.items())
         finalize_layerwise_reload(model, worker.model_runner.model_config)
