@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any
 
 import pytest
+import yaml
 
 from model.config import K3Config
 from rl.checks import Verdict
 from rl.cluster_plan import MOMENTS, learner_need, rollout_need, smallest_engine, smallest_learner
 from rl.compose import compose
-from rl.config import ClusterConfig
+from rl.config import ClusterConfig, Config
 from rl.plan import Plan, plan
 
 K3, K31 = K3Config.preset("k3"), K3Config.preset("k31_pro")
@@ -22,15 +25,25 @@ WHOLE = ClusterConfig(gpus=896, expert_parallel=1, zero_stage=3)
 WORDS = ("model=k31_pro", "policy.init=scratch")
 
 
+@cache
+def composed(*words: str) -> Config:
+    return compose([*WORDS, *words])
+
+
 def planned(*words: str) -> Plan:
-    return plan(compose([*WORDS, *words]), 2, 24 * GB, 0)
+    config = deepcopy(composed(*[w for w in words if not w.startswith("cluster.")]))
+    for word in words:
+        if word.startswith("cluster."):
+            key, _, value = word.removeprefix("cluster.").partition("=")
+            setattr(config.cluster, key, yaml.safe_load(value) if value != "nan" else float(value))
+    return plan(config, 2, 24 * GB, 0)
 
 
 def cluster_checks(*words: str) -> list[tuple[Verdict, str]]:
     return [(c.verdict, c.text) for c in planned(*words).checks if c.about == "cluster"]
 
 
-@pytest.mark.parametrize(("ep", "optimizer"), product([1, 7, 64, 896], MOMENTS))
+@pytest.mark.parametrize(("ep", "optimizer"), list(product([1, 7, 64, 896], MOMENTS)))
 def test_what_is_divided_adds_up_over_all_gpus(ep: int, optimizer: str) -> None:
     every = K31.param_count() + K31.vision_count()
     routed = K31.part_counts()["routed_experts"]
@@ -164,7 +177,7 @@ def test_the_plan_says_what_does_not_fit_and_keys_that_do() -> None:
     ((verdict, again), _) = cluster_checks(*fewer, f"cluster.gpus={gpus - 8}", "cluster.expert_parallel=1")
     assert verdict == Verdict.FAIL and f"cluster.gpus={gpus} " in again
     # An engine that does not fit names the one that does.
-    (_, (verdict, advice)) = cluster_checks(*keys, "cluster.rollout_gpus=8")
+    ((verdict, advice), _) = cluster_checks(*keys, "cluster.rollout_gpus=8")
     assert verdict == Verdict.FAIL
     enough = re.findall(r"cluster\.rollout_gpus=\d+", advice)
     assert [v for v, _ in cluster_checks(*keys, *enough)] == [Verdict.PASS, Verdict.PASS]
