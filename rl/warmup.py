@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     flags = parser()
     args = flags.parse_args(argv)
-    styles, weights = STYLE_MIX, {}
+    styles: dict[str, tuple[float, float, float]] = STYLE_MIX
+    weights: dict[str, float] = {}
     if args.like:
         options, styles, weights = like(args.like)
         flags.set_defaults(**options)
@@ -97,14 +98,14 @@ def style_of(text: str) -> tuple[str, tuple[float, float, float]]:
     return effort, (direct, worked, checked)
 
 
-def like(log: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, float]]:
+def like(log: Path) -> tuple[dict[str, Any], dict[str, tuple[float, float, float]], dict[str, float]]:
     """Flags, styles and weights of an earlier run. Raises SystemExit saying what is wrong with its log."""
     try:
         said = json.loads(log.read_text())
         schedule = said["schedule"]
         options = {"preset": said["preset"], "envs": list(said["sequences"]), "levels": said["levels"]}
         options |= {key: schedule[key] for key in ("tokens", "stop_at", "batch", "cap")}
-        styles = {effort: tuple(shares) for effort, shares in said["styles"].items()}
+        styles = {e: (direct, worked, checked) for e, (direct, worked, checked) in said["styles"].items()}
         return options, styles, said["weights"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SystemExit(f"--like {log}: no log of a finished `jointrl warmup` ({error!r})") from None
