@@ -123,7 +123,7 @@ def replace_weights(worker: Any, weights: Mapping[str, np.ndarray]) -> None:
         for module in model.modules():
             # vLLM 0.32 packs experts for its CPU kernel only while it builds the kernel, and on a reload takes the new
             # weights for packed ones: without this its log-probs are wrong by several nats.
-            method = getattr(module, "quant_method", None)
+            method: Any = getattr(module, "quant_method", None)
             if current_platform.is_cpu() and getattr(method, "moe_kernel", None) is not None:
                 method.moe_kernel = None
         initialize_layerwise_reload(model)
