@@ -126,10 +126,12 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing: give"),
     "config is no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json is not a K3 configuration"),
     "config is a list": (lambda f: (f / "config.json").write_text("[]"), "config.json is not a K3 configuration"),
-    "config lacks a key": (lambda f: config(f, linear_attn_config=None), "no key 'linear_attn_config'"),
+    "config lacks a key": (lambda f: config(f, linear_attn_config=None), "linear_attn_config is missing"),
     "another quantisation": (
-        lambda f: config(f, quantization_config={"format": "nvfp4-pack-quantized"}),
-        "quantization_config.format is 'nvfp4-pack-quantized'",
+        lambda f: config(
+            f, quantization_config={"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
+        ),
+        "quantization_config.format='nvfp4-pack-quantized'",
     ),
     "config says not packed": (
         lambda f: config(f, quantization_config=None),
