@@ -17,6 +17,10 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 """Where the committed starts lie: `<preset>.safetensors`, written by `jointrl warmup`."""
 
 
+_STORED = ("quantization_config", "index_keys")
+"""Keys of a configuration that say how weights and keys are written, not what is computed."""
+
+
 def start_files(config: Config) -> list[Path]:
     """Files of `policy.init`; none for scratch, and none where a Hugging Face folder brings its own weights.
 
@@ -59,7 +63,8 @@ def _shards(folder: Path, config: Config) -> list[Path]:
         ours = architecture(config.model.preset, config.model.path)
     except ValueError as error:
         raise UserError(str(error)) from None
-    names = [f.name for f in fields(theirs) if f.compare and getattr(theirs, f.name) != getattr(ours, f.name)]
+    computed = [f.name for f in fields(theirs) if f.compare and f.name not in _STORED]
+    names = [name for name in computed if getattr(theirs, name) != getattr(ours, name)]
     if names:
         said = ", ".join(f"{n}={getattr(theirs, n)} (not {getattr(ours, n)})" for n in names[:5])
         raise UserError(
