@@ -297,8 +297,8 @@ def test_a_prompt_cut_through_an_image_is_the_prompt(cut: int) -> None:
     got, second = policy.extend(ids[:, cut:], torch.tensor([24 - cut]), parts, [0], images.window(cut, 24))
     assert torch.equal(torch.cat((first, second), 1), routes)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-    for name, value in whole.export(0).items():
-        torch.testing.assert_close(parts.export(0)[name], value, rtol=0, atol=1e-12)
+    for name, value in whole.export(0).tensors.items():
+        torch.testing.assert_close(parts.export(0).tensors[name], value, rtol=0, atol=1e-12)
 
 
 def test_prefill_and_decode_are_the_forward() -> None:

@@ -200,8 +200,8 @@ class ScriptedEngine:
         end = time.monotonic() + self.delay_s
         while time.monotonic() < end and request.id not in self.aborted:
             await asyncio.sleep(0.01)
-        mask = self.chat.loss_mask(request.prompt_ids.tolist())
-        turn = sum(a == 0 and b == 1 for a, b in zip([0, *mask], mask, strict=False))
+        ids, n = request.prompt_ids.tolist(), len(self.chat.prefix_ids)
+        turn = sum(ids[at : at + n] == self.chat.prefix_ids for at in range(len(ids) - n + 1)) - 1
         out = []
         for s in request.sampling:
             said = self.script(turn, s.seed)
