@@ -15,8 +15,6 @@ from rl.errors import UserError
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 """Where the committed starts lie: `<preset>.safetensors`, written by `jointrl warmup`."""
-
-
 _STORED = ("quantization_config", "index_keys")
 """Keys of a configuration that say how weights and keys are written, not what is computed."""
 
