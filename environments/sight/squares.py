@@ -26,7 +26,7 @@ class Squares(Exercise):
     domain = "images"
     needs_vision = True
     numeric = True
-    sides = ((2, 3), (3, 3), (3, 4))
+    sides = ((1, 3), (2, 3), (3, 4))
     """Cells (down, across) of the grid, by level."""
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,14 @@ from model.checkpoint_config import architecture
 from rl.learner.masters import Masters
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["steps=2", "algorithm.groups_per_step=8", "logging.wandb.mode=disabled", "logging.progress=false"]
+SMALL = [
+    "steps=2",
+    "envs.names=[sights:Guess,primer/count]",
+    "model.quant.expert_activations=none",
+    "algorithm.groups_per_step=8",
+    "logging.wandb.mode=disabled",
+    "logging.progress=false",
+]
 SMALL += [f"evaluation.{key}=6" for key in ("tasks", "during_tasks", "calibration_tasks")]
 
 
@@ -21,7 +29,8 @@ SMALL += [f"evaluation.{key}=6" for key in ("tasks", "during_tasks", "calibratio
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "rl.cli", "train", "+experiment=sight", f"run.root={root}", *SMALL]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return root / "sight"
 
@@ -30,10 +39,11 @@ def test_the_learner_scores_images_as_the_engine_sampled_behind_them(run: Path) 
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [s["sync/version"] for s in steps] == [1, 2]
     for s in steps:
-        assert s["learner/tokens/sight/squares"] > 100 and s["learner/grad_norm"] > 0
-        # Rounding of sums, as for text beside it; pixels that are not those sampled behind give GAP.
-        gap, text = (s[f"learner/logp_diff_mean/{env}"] for env in ("sight/squares", "primer/count"))
-        assert gap < 1e-5 and text < 1e-5, (gap, text)
+        assert s["learner/tokens/sights:Guess"] > 100 and s["learner/grad_norm"] > 0
+        # Rounding of sums, as for the text beside it. Inputs of experts are not rounded here: a last bit may cross a
+        # step of MXFP8, which is 0.01 in a log-prob, for text and images alike.
+        for env in ("sights:Guess", "primer/count"):
+            assert s[f"learner/logp_diff_mean/{env}"] < 2e-6 and s[f"learner/logp_diff_max/{env}"] < 5e-5, s
 
 
 def test_images_are_in_the_log_once_and_by_hash(run: Path) -> None:
