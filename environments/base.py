@@ -56,6 +56,8 @@ class Environment:
     efforts: ClassVar[tuple[Effort, ...]] = DEFAULT_EFFORTS
     limits: ClassVar[Limits] = Limits()
     needs_sandbox: ClassVar[bool] = False
+    needs_vision: ClassVar[bool] = False
+    """Whether its messages hold images (`environments.images`)."""
     license: ClassVar[str] = "Apache-2.0"
     """Licence of the data that the tasks carry (procedural tasks: ours)."""
 

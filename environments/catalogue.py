@@ -68,6 +68,7 @@ _ROWS: list[EnvSpec] = [
     *_primer("sets", "members union common missing"),
     *_primer("tables", "lookup chain"),
     *_primer("programs", "assign machine swaps"),
+    EnvSpec("sight/squares", "environments.sight.squares:Squares", domain="images", needs_vision=True),
     *_reasoning_gym(),
     *_workshop(),
 ]
@@ -105,6 +106,7 @@ def spec_of(name: str) -> EnvSpec:
         levels=tuple(cls.levels),
         license=cls.license,
         needs_sandbox=cls.needs_sandbox,
+        needs_vision=cls.needs_vision,
     )
 
 
@@ -121,10 +123,14 @@ def resolve(name: str) -> Environment:
 
 
 def select(
-    names: Sequence[str], exclude: Sequence[str] = (), exclude_tags: Sequence[str] = ()
+    names: Sequence[str],
+    exclude: Sequence[str] = (),
+    exclude_tags: Sequence[str] = (),
+    sees: bool = False,
 ) -> tuple[list[EnvSpec], list[tuple[str, str]]]:
     """The rows that names (ids, globs, import paths) select, in catalogue order, and an audit of what was left out.
 
+    sees: whether images can be shown; else globs select no environment with images, while one that is named stays.
     Raises ValueError for a name or exclusion that matches nothing, and for an empty selection.
     """
     chosen: dict[str, EnvSpec] = {}
@@ -143,6 +149,8 @@ def select(
     kept, audit = [], []
     for spec in sorted(chosen.values(), key=lambda s: order.get(s.id, len(order))):
         reason = _why_not(spec, exclude, exclude_tags)
+        if reason is None and spec.needs_vision and not sees and spec.id not in names:
+            reason = "has images, which this policy does not see (model.vision)"
         if reason:
             audit.append((spec.id, reason))
         else:

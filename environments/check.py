@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from environments.base import Environment, Style
 from environments.catalogue import CATALOGUE
+from environments.images import text_of
 from environments.runner import Episode, Policy, oracle, run_episode, scripted, silent
 from environments.sandbox.api import SandboxFactory
 from environments.task import Message, Split, Task, prompt_key
@@ -189,7 +190,7 @@ def _replies(task: Task, i: int, count: int) -> list[str]:
     texts = [*HOSTILE[i * count % len(HOSTILE) :], *HOSTILE][:count]
     if gold is None:
         return texts
-    asked = task.prompt[-1]["content"]
+    asked = text_of(task.prompt[-1])
     echoes = [asked, asked.partition(": ")[2]]
     return [*hedges(gold), *(t for t in [*echoes, *texts] if not same_text(t, gold))]
 
@@ -257,6 +258,6 @@ def _declared(env: Environment, finding: Finding) -> None:
     spec = CATALOGUE.get(env.id)
     if spec is None:
         return
-    for name in ("domain", "tags", "efforts", "levels", "license", "needs_sandbox"):
+    for name in ("domain", "tags", "efforts", "levels", "license", "needs_sandbox", "needs_vision"):
         said, listed = getattr(env, name), getattr(spec, name)
         finding.note(said == listed, f"{name} is {said!r}, the catalogue says {listed!r}")

@@ -24,6 +24,7 @@ class EnvSpec:
     license: str = "Apache-2.0"
     """Licence of the tasks' data."""
     needs_sandbox: bool = False
+    needs_vision: bool = False
     requires: tuple[str, ...] = ()
     """Import packages that must be installed; without them a selection leaves the environment out, with the reason."""
 

@@ -21,11 +21,35 @@ class ToolCall(TypedDict):
     arguments: dict[str, Any] | str
 
 
+class TextPart(TypedDict):
+    """A piece of text beside images."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImagePart(TypedDict):
+    """An image in a message: made by `environments.images.image_part`."""
+
+    type: Literal["image"]
+    image: str
+    """Content hash of the file."""
+    width: int
+    height: int
+    """In px."""
+    data: str
+    """The PNG file in base64, so that a message is JSON; logs hold `image` in its place."""
+
+
+Part = TextPart | ImagePart
+
+
 class Message(TypedDict):
     """One chat message, with the field names of the OpenAI chat API."""
 
     role: Role
-    content: str
+    content: str | list[Part]
+    """Text, or text and images in their order; an assistant's is text."""
     reasoning_content: NotRequired[str]
     """Assistant only: the text of the think channel, kept in the history (preserved thinking)."""
     tool_calls: NotRequired[list[ToolCall]]
@@ -93,6 +117,6 @@ class Task:
 
 
 def prompt_key(prompt: tuple[Message, ...]) -> int:
-    """A 64-bit hash of a prompt's text; splits and de-duplication are decided by it."""
+    """A 64-bit hash of a prompt's text and images; splits and de-duplication are decided by it."""
     text = json.dumps([[m["role"], m["content"]] for m in prompt], ensure_ascii=False)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

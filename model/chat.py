@@ -64,6 +64,8 @@ class ChatTokenizer:
         vocabulary = self._tokenizer.get_vocab()
         self._id = {mark: vocabulary[mark.value] for mark in Mark}
         self._media = {mark: vocabulary[mark.value] for mark in Media if mark.value in vocabulary}
+        self.media_ids: tuple[int, ...] = tuple(self._media[m] for m in Media if m in self._media)
+        """Begin, content, end, placeholder; as `K3Config.media_tokens`."""
         self._mark: dict[int, Mark | Media] = {i: mark for mark, i in (self._id | self._media).items()}
         self._bytes = _byte_table(self._tokenizer)
         self.vocab_size: int = len(self._bytes)

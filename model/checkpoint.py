@@ -247,7 +247,7 @@ class Checkpoint:
             len(self._entries),
             len({e.file for e in entries}),
             sum(e.spec.nbytes for e in entries),
-            self.config.param_count(),
+            self.config.param_count() + self.config.vision_count(),
             self.unread,
             hashed,
         )

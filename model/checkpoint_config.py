@@ -8,15 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from model.config import K3Config
+from model.presets import with_tower
 from model.public_config import mxfp4_packed
 from model.shards import WeightsError
 
 CONFIG = "config.json"
 
 
-def architecture(preset: str, path: str | Path | None = None) -> K3Config:
-    """The architecture of a checkpoint folder, or of a preset where there is no path; raises ValueError for neither."""
-    return K3Config.preset(preset) if path is None else read_config(Path(path))[0]
+def architecture(preset: str, path: str | Path | None = None, vision: str = "none") -> K3Config:
+    """The architecture of a checkpoint folder, or of a preset where there is no path.
+
+    vision: a tower for a preset that has none (`model.presets.TOWERS`). Raises ValueError for what there is not.
+    """
+    if path is not None and vision != "none":
+        raise ValueError(f"model.vision={vision}: a checkpoint (model.path) says itself what it sees: set it to none")
+    config = K3Config.preset(preset) if path is None else read_config(Path(path))[0]
+    return config if vision == "none" else with_tower(config, vision)
 
 
 def read_config(folder: Path) -> tuple[K3Config, bool]:

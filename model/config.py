@@ -18,6 +18,11 @@ MX_BLOCK = 32
 """Neighbouring weights of a row that share a scale in the MX formats (OCP MX 1.0)."""
 
 
+MEDIA_TOKENS = 4
+"""Marks of an image: begin, content, end, placeholder; neighbours in that order in the public vocabulary (the
+placeholder is 163605) as in ours (`model.xtml.Media`)."""
+
+
 @dataclass(frozen=True)
 class LinearAttnConfig:
     """`linear_attn_config` of the public config.json: the KDA mixer and the layer pattern. Layer lists are 1-BASED.
@@ -156,12 +161,20 @@ class K3Config:
             raise ValueError("media_placeholder_token_id is missing: vision_config needs the token of a picture")
         if (token := self.media_placeholder_token_id) is not None and not token < self.vocab_size:
             raise ValueError(f"media_placeholder_token_id={token} is beyond vocab_size={self.vocab_size}")
+        if self.vision is not None and min(self.media_tokens) < 0:
+            raise ValueError(f"media_placeholder_token_id={token}: the other marks of an image are the ids before it")
         if self.quantization_config is not None:
             for name in ("moe_intermediate_size", "routed_expert_hidden_size"):
                 if getattr(self, name) % MX_BLOCK:
                     raise ValueError(
                         f"{name}={getattr(self, name)}: quantization_config packs blocks of {MX_BLOCK} along it"
                     )
+
+    @property
+    def media_tokens(self) -> tuple[int, ...]:
+        """Ids of the marks of an image, the placeholder last: they are given, never sampled. None for a text model."""
+        last = self.media_placeholder_token_id
+        return () if self.vision is None or last is None else tuple(range(last + 1 - MEDIA_TOKENS, last + 1))
 
     @property
     def layer_types(self) -> list[str]:

@@ -18,6 +18,7 @@ from model.config import K3Config
 from model.dsa import Picks, check_picks, check_replay
 from model.joined import Derived
 from model.kda import KDA
+from model.logprob import NEVER
 from model.mla import MLA
 from model.moe import LatentMoE, Router
 from model.mtp import MTPLayer
@@ -26,7 +27,6 @@ from model.packing import Packing
 from model.quant import QuantSpec
 from model.step import DecodeStep
 from model.vision import Grid, MoonViT, Placed, Projector
-from model.vision_config import VisionConfig
 
 EXPERT_WEIGHTS = ("w1", "w2", "w3")
 
@@ -141,13 +141,17 @@ class Policy(nn.Module):
     shares_prefixes = True
     """Whether `forward` takes parents: rows that begin alike are computed once."""
 
-    def __init__(self, config: K3Config, quant: QuantSpec | None = None, vision: VisionConfig | None = None) -> None:
+    def __init__(self, config: K3Config, quant: QuantSpec | None = None) -> None:
         super().__init__()
         self.config, self.quant = config, quant or QuantSpec()
         self.model = Backbone(config, self.quant)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        vision = config.vision
         self.vision_tower = None if vision is None else MoonViT(vision)
         self.mm_projector = None if vision is None else Projector(vision, config.hidden_size)
+        marks = torch.tensor(config.media_tokens) if config.media_tokens else None
+        self.register_buffer("marks", marks, persistent=False)  # moves with the policy; no weight
+        self.marks: Tensor | None
         kinds = config.layer_types
         self._derived = False
         self._watched: list[Tensor] = []
@@ -165,6 +169,11 @@ class Policy(nn.Module):
     def dtype(self) -> torch.dtype:
         """The weights' dtype."""
         return self.lm_head.weight.dtype
+
+    @property
+    def sees(self) -> bool:
+        """Whether it has a vision tower."""
+        return self.vision_tower is not None
 
     @property
     def moe_shape(self) -> tuple[int, int] | None:
@@ -217,7 +226,7 @@ class Policy(nn.Module):
 
         Raises ValueError if the policy has no vision tower.
         """
-        for part, frozen in zip(self._vision(), (tower, projector), strict=True):
+        for part, frozen in zip(self.seeing_parts(), (tower, projector), strict=True):
             part.requires_grad_(not frozen)
 
     def see(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
@@ -225,12 +234,15 @@ class Policy(nn.Module):
 
         Raises ValueError if the policy has no vision tower or a grid does not fit.
         """
-        tower, projector = self._vision()
+        tower, projector = self.seeing_parts()
         return projector(tower(patches.to(self.lm_head.weight), grids))
 
-    def _vision(self) -> tuple[MoonViT, Projector]:
+    def seeing_parts(self) -> tuple[MoonViT, Projector]:
+        """Tower and projector; raises ValueError if the policy has none."""
         if self.vision_tower is None or self.mm_projector is None:
-            raise ValueError("this policy has no vision tower: build it with a VisionConfig to read images")
+            raise ValueError(
+                "this policy has no vision tower: set model.vision, or take a model whose config has a vision_config"
+            )
         return self.vision_tower, self.mm_projector
 
     def forward(
@@ -314,9 +326,10 @@ class Policy(nn.Module):
         return Picks(picks, record)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [..., H] -> logits [..., V]."""
+        """hidden [..., H] -> logits [..., V]; those of the marks of images are NEVER, in engine and learner alike."""
         logits = self.lm_head(hidden)
-        return logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale
+        logits = logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale
+        return logits if self.marks is None else logits.index_fill(-1, self.marks, NEVER)
 
     # --- decoding ---------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,9 @@ class HFPolicy(nn.Module):
     shares_prefixes = False
     """Whether `forward` takes parents: a foreign model computes every row whole."""
 
+    sees = False
+    """Whether it reads images: the text part alone is driven here."""
+
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: Any = model

@@ -46,6 +46,7 @@ class HFChatTokenizer:
         eos = self._tokenizer.eos_token_id
         # A model may end a text by other tokens than a turn, and names them in its generation configuration alone.
         ends = (self.end_id, *(() if eos is None else (eos,)), *read_stop_ids(path))
+        self.image_id: int | None = None
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
         user = self._render([{"role": "user", "content": _SENTINEL}], prompt=True)
         self._thinking_open = user.rstrip().endswith(_OPEN_THINK)
@@ -131,9 +132,10 @@ class HFChatTokenizer:
         return message, problem
 
     def _render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = (), prompt: bool = False) -> str:
+        foreign = [self._foreign(m) for m in messages]
         try:
             return self._tokenizer.apply_chat_template(
-                [self._foreign(m) for m in messages],
+                foreign,
                 tools=[{"type": "function", "function": dict(t)} for t in tools] or None,
                 add_generation_prompt=prompt,
                 tokenize=False,
@@ -142,7 +144,12 @@ class HFChatTokenizer:
             raise ValueError(f"the chat template of {self.path} refuses {[m['role'] for m in messages]}: {e}") from e
 
     def _foreign(self, message: Mapping[str, Any]) -> dict:
-        """Our message as templates expect it."""
+        """Our message as templates expect it. Raises ValueError for one with images."""
+        if not isinstance(message["content"], str):
+            raise ValueError(
+                f"a {message['role']} message holds images, a Hugging Face policy reads text: use model.kind=k3 with "
+                "model.vision, or leave environments with images out (envs.exclude)"
+            )
         out = {k: self._inert(v) if isinstance(v, str) and k != "role" else v for k, v in message.items()}
         if calls := message.get("tool_calls"):
             out["tool_calls"] = [
@@ -185,7 +192,7 @@ def _with_effort(messages: Messages, effort: str | None) -> list[Mapping[str, An
     """The effort joins a system message that is there already: many templates allow one, and only as the first."""
     if effort is None:
         return list(messages)
-    if messages and messages[0]["role"] == "system":
+    if messages and messages[0]["role"] == "system" and isinstance(messages[0]["content"], str):
         return [{**messages[0], "content": f"{messages[0]['content']}\n\n{effort_text(effort)}"}, *messages[1:]]
     return [{"role": "system", "content": effort_text(effort)}, *messages]
 

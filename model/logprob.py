@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+NEVER = -1e9
+"""Logit of what is never said: finite, so that an entropy is a number (0 x -1e9) at every temperature in use."""
+
 
 def _piece(logits: Tensor) -> int:
     """Rows that are scored at once: about 1 MB on a CPU, so that they stay in its cache; 1 GB elsewhere."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from model.config import K3Config, LinearAttnConfig
+from dataclasses import replace
+
+from model.config import MEDIA_TOKENS, K3Config, LinearAttnConfig
 from model.public_config import mxfp4_packed
 from model.vision_config import VisionConfig
 
@@ -78,6 +80,23 @@ def tiny_vision() -> VisionConfig:
         rope_max_size=32,
         norm_eps=1e-5,
     )
+
+
+TOWERS = {"tiny": tiny_vision}
+"""Towers for presets that have none (`model.vision`)."""
+
+
+def with_tower(config: K3Config, tower: str) -> K3Config:
+    """A text model with a tower of TOWERS, and ids for the marks of images behind its vocabulary.
+
+    Raises ValueError for an unknown tower, or a model that has one.
+    """
+    if tower not in TOWERS:
+        raise ValueError(f"model.vision={tower}: give none or one of {', '.join(TOWERS)}")
+    if config.vision is not None:
+        raise ValueError(f"model.vision={tower}: this model has a vision tower of its own, set model.vision=none")
+    size = config.vocab_size + MEDIA_TOKENS
+    return replace(config, vision=TOWERS[tower](), vocab_size=size, media_placeholder_token_id=size - 1)
 
 
 def small() -> K3Config:

@@ -24,6 +24,7 @@ from model.activations import SituMLP
 from model.cache import DecodeState
 from model.dsa import picks_of, select_topk
 from model.kda import KDA
+from model.logprob import NEVER
 from model.mla import MLA
 from model.moe import DENSE_MACS, Experts, LatentMoE
 
@@ -100,6 +101,7 @@ class DecodeStep:
         self.ffns = [_ffn(x.moe or x.mlp, x.post_attention_layernorm.weight) for x in layers]
         self.places = policy._slot
         """Per layer: its index among the state's layers of its kind."""
+        self._marks = policy.marks
         self._head = _columns(policy.lm_head.weight * config.logit_scale, body.norm.weight)
         self._zero, self._never = self.embedding.new_tensor(0.0), self.embedding.new_tensor(-torch.inf)
         self._count = torch.arange(0, device=policy.device)
@@ -128,7 +130,10 @@ class DecodeStep:
             if experts is not None:
                 chosen.append(experts)
         state.lengths[:n] += 1
-        return torch.mm(self.mixes[-1](sources[top]), self._head), torch.stack(chosen, 1)
+        logits = torch.mm(self.mixes[-1](sources[top]), self._head)
+        if self._marks is not None:
+            logits.index_fill_(1, self._marks, NEVER)
+        return logits, torch.stack(chosen, 1)
 
     def _layout(self, state: DecodeState, n: int) -> _Layout:
         if self._state is None or self._state() is not state:

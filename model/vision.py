@@ -22,16 +22,16 @@ Grid = tuple[int, int, int]
 
 
 class Norm(nn.Module):
-    """RMSNorm whose eps is the config's or, where that is None, the dtype's: 2^-7 in bfloat16, 1.2e-7 in float32."""
+    """RMSNorm with a weight."""
 
-    def __init__(self, size: int, eps: float | None) -> None:
+    def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., size]."""
-        return rms_norm(x, self.weight, torch.finfo(x.dtype).eps if self.eps is None else self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class PositionTable(nn.Module):
@@ -112,7 +112,7 @@ class Block(nn.Module):
         super().__init__()
         h, inner = config.vt_hidden_size, config.qkv_hidden_size
         self.heads, self.head_dim = config.vt_num_attention_heads, config.head_dim
-        self.norm0, self.norm1 = Norm(h, config.norm_eps), Norm(h, config.norm_eps)
+        self.norm0, self.norm1 = Norm(h, config.eps), Norm(h, config.eps)
         self.wqkv = nn.Linear(h, 3 * inner, bias=False)
         self.wo = nn.Linear(inner, h, bias=False)
         self.mlp = MLP(config)
@@ -136,7 +136,7 @@ class Encoder(nn.Module):
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.vt_num_hidden_layers))
-        self.final_layernorm = Norm(config.vt_hidden_size, config.norm_eps)
+        self.final_layernorm = Norm(config.vt_hidden_size, config.eps)
 
     def forward(self, x: Tensor, cu_seqlens: Sequence[int], cos: Tensor, sin: Tensor) -> Tensor:
         """As `Block`."""
@@ -213,6 +213,15 @@ class Placed:
     """Long [M], ascending."""
     pos: Tensor
     """Long [M]: position in its row, ascending within a row."""
+
+    @staticmethod
+    def join(parts: Sequence[tuple[int, Placed]]) -> Placed:
+        """One batch of (row, the images of a batch of that row alone), rows ascending."""
+        return Placed(
+            torch.cat([p.features for _, p in parts]),
+            torch.cat([torch.full_like(p.row, i) for i, p in parts]),
+            torch.cat([p.pos for _, p in parts]),
+        )
 
     def window(self, start: int, stop: int) -> Placed:
         """What falls into positions start..stop-1, counted from start: for a prompt that is read in pieces."""

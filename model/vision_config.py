@@ -20,6 +20,10 @@ HONOURED: dict[str, Any] = {
     "projector_hidden_act": "gelu",
 }
 """Public keys of which our tower computes one value only; that value is also the one of an absent key."""
+PUBLIC_EPS = 2.0**-23
+"""Epsilon of norms to which public code gives none (`torch.nn.RMSNorm(dim)`). Its documentation says that of the dtype,
+2^-7 in bfloat16, but torch computes the norm in float32 and takes that one's (measured with 2.13, in bfloat16, float16
+and float32 alike). The same in every dtype, so that learner, engine and public code are one model."""
 _PRIVATE = ("rope_theta", "rope_max_size", "norm_eps")
 """Fields that are no public keys; written only where they differ from their default or were read."""
 
@@ -52,7 +56,7 @@ class VisionConfig:
     rope_max_size: int = 512
     """Longest side in patches that the rotary table covers."""
     norm_eps: float | None = None
-    """Epsilon of the tower's norms; None is that of the dtype (`torch.finfo(dtype).eps`), as the public code has it."""
+    """Epsilon of the tower's norms; None, as in the public file, is PUBLIC_EPS in every dtype."""
     extra: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Public keys that the tower does not read; kept for export."""
 
@@ -75,6 +79,11 @@ class VisionConfig:
             )
         if self.vt_hidden_size % 2:
             raise ValueError(f"vision_config.vt_hidden_size={self.vt_hidden_size}: sine-cosine time needs an even size")
+
+    @property
+    def eps(self) -> float:
+        """Epsilon of the tower's norms, the same in learner, engine and every dtype."""
+        return PUBLIC_EPS if self.norm_eps is None else self.norm_eps
 
     @property
     def head_dim(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,20 @@ import numpy as np
 from rl.algorithms.advantage.reinforce_pp import whiten
 from rl.algorithms.effort_scale import EffortScale
 from rl.algorithms.env_scale import EnvScale
-from rollout.trajectory import Group, StopReason, Trajectory
+from rollout.trajectory import Group, Node, StopReason, Trajectory
 
 SLACK = 0.06
 """Imbalance of the ranks, as a share of their mean load, that is taken for keeping rows of one prompt together."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image of a row: its file, known by content hash, the index of its first token, and how many it has."""
+
+    hash: str
+    at: int
+    tokens: int
+    file: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +51,8 @@ class Row:
     routes: np.ndarray | None
     advantage: float
     environment: int
+    images: tuple[Image, ...] = ()
+    """In order; none of their tokens is sampled."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -51,14 +64,18 @@ class Row:
 
     @cached_property
     def family(self) -> bytes:
-        """Equal for rows that may share their prompt: the same tokens, computed with the same recorded routes."""
+        """Equal for rows that may share their prompt: the same tokens and images, computed with the same recorded
+        routes."""
         routes = b"" if self.routes is None else self.routes[: self.prompt].tobytes()
-        return bytes(f"{self.environment} {self.prompt} ", "ascii") + self.token_ids[: self.prompt].tobytes() + routes
+        seen = " ".join(i.hash for i in self.images if i.at < self.prompt)
+        head = bytes(f"{self.environment} {self.prompt} {seen} ", "ascii")
+        return head + self.token_ids[: self.prompt].tobytes() + routes
 
     def part(self, begin: int, end: int) -> Row:
         """The row's tokens from begin to end, under its name."""
         cut = {k: getattr(self, k)[begin:end] for k in ("token_ids", "mask", "behaviour", "temperature")}
-        return replace(self, routes=None if self.routes is None else self.routes[begin:end], **cut)
+        images = tuple(replace(i, at=i.at - begin) for i in self.images if begin <= i.at < end)
+        return replace(self, routes=None if self.routes is None else self.routes[begin:end], images=images, **cut)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +99,8 @@ class MicroBatch:
     environment: np.ndarray
     routes: np.ndarray | None
     parents: np.ndarray | None = None
+    images: tuple[tuple[Image, ...], ...] | None = None
+    """Those of each row; None if no row has one."""
 
     @property
     def positions(self) -> int:
@@ -135,6 +154,7 @@ class MicroBatch:
             environment=np.array([r.environment for r in rows], np.int64),
             routes=_stack_routes(rows, size[1]),
             parents=parents,
+            images=tuple(r.images for r in rows) if any(r.images for r in rows) else None,
         )
         for i, row in enumerate(rows):
             n = len(row)
@@ -393,9 +413,17 @@ def _rows(trajectory: Trajectory, advantage: float, environment: int) -> list[Ro
                 routes=_routes(trajectory.id, nodes),
                 advantage=advantage,
                 environment=environment,
+                images=_images(nodes, trajectory.image_files(begin, end)),
             )
         )
     return out
+
+
+def _images(nodes: list[Node], files: tuple[bytes, ...]) -> tuple[Image, ...]:
+    """The nodes' images, counted from the first token of the first node; files in the order of the images."""
+    starts = accumulate((len(n) for n in nodes), initial=0)
+    places = [(p, start) for n, start in zip(nodes, starts, strict=False) for p in n.images]
+    return tuple(Image(p.image, start + p.at, p.tokens, f) for (p, start), f in zip(places, files, strict=True))
 
 
 def _routes(name: str, nodes: list) -> np.ndarray | None:

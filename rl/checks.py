@@ -7,24 +7,30 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from model.checkpoint_config import architecture
 from rewards.efforts import Effort
 from rl import algorithms
-from rl.config import Config
+from rl.config import Config, ModelConfig
 from rl.errors import UserError
 from rl.learner.initial import start_files
 from rl.learner.limits import AUTOEP_TYPES, OPTIMIZERS
 from rl.policy_size import PolicySize
 
+if TYPE_CHECKING:
+    from environments.spec import EnvSpec
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "model.kind": ("k3", "hf"),
+    "model.vision": ("none", "tiny"),
     "model.quant.expert_weights": ("mxfp4", "none"),
     "model.quant.expert_activations": ("mxfp8", "mxfp8_e5m2", "none"),
     "model.quant.scale_rule": ("even", "floor"),
     "engine.kind": ("native", "vllm"),
     "effort.kind": ("budget", "price", "none"),
     "learner.optimizer": OPTIMIZERS,
+    "learner.train_vision": ("none", "projector", "all"),
     "sandbox.backend": ("bwrap",),
     "logging.wandb.mode": ("offline", "online", "disabled"),
     "cluster.weights": ("bf16", "fp32"),
@@ -344,10 +350,11 @@ def check_efforts(config: Config) -> list[Check]:
 
 def check_environments(config: Config) -> list[Check]:
     """Whether the mixture exists, has the efforts and levels asked for, and fits the context."""
-    from environments.catalogue import CATALOGUE, resolve, select
+    from environments.catalogue import CATALOGUE, resolve
+    from rollout.worker import load_chat
 
     try:
-        specs, left_out = select(config.envs.names, config.envs.exclude, config.controls.exclude_tags)
+        specs, left_out = selected(config)
         limits = {s.id: resolve(s.id).limits for s in specs}
     except (ValueError, ImportError) as error:
         return [Check(Verdict.FAIL, "environments", str(error))]
@@ -356,6 +363,17 @@ def check_environments(config: Config) -> list[Check]:
         if not any(fnmatchcase(id, pattern) for id in (*CATALOGUE, *limits)):
             fail.append(f"envs.weights names {pattern!r}, which matches no environment")
     on = enabled_efforts(config)
+    blind = [s.id for s in specs if s.needs_vision and not sees(config.model)]
+    if blind:
+        why = (
+            "a Hugging Face policy reads text: take model.kind=k3" if config.model.kind == "hf" else "set model.vision"
+        )
+        fail.append(f"{', '.join(blind)} shows images, which this policy does not see ({why}), or leave it out")
+    elif any(s.needs_vision for s in specs) and load_chat(config).image_id is None:
+        fail.append(
+            "the vocabulary has other ids for the marks of images than media_placeholder_token_id says: leave "
+            "environments with images out, or take model.preset=tiny with model.vision=tiny"
+        )
     for s in specs:
         if not set(s.efforts) & set(on):
             fail.append(f"{s.id} allows {', '.join(s.efforts)}, none of which is enabled: exclude it")
@@ -378,6 +396,45 @@ def check_environments(config: Config) -> list[Check]:
             text = f"evaluation.{key}={tasks} leaves some of {len(specs)} environments without any"
             checks.append(Check(Verdict.WARN, "evaluation", text))
     return checks
+
+
+def selected(config: Config) -> tuple[list[EnvSpec], list[tuple[str, str]]]:
+    """The environments that the run draws from, and an audit of those left out; raises as `select` does."""
+    from environments.catalogue import select
+
+    return select(config.envs.names, config.envs.exclude, config.controls.exclude_tags, sees(config.model))
+
+
+def sees(model: ModelConfig) -> bool:
+    """Whether the configured policy has a vision tower; raises ValueError where there is no such policy."""
+    return model.kind == "k3" and architecture(model.preset, model.path, model.vision).vision is not None
+
+
+def check_sight(config: Config) -> list[Check]:
+    """Whether what is shown can be seen."""
+    m, learner = config.model, config.learner
+    if m.kind == "hf":
+        return [
+            either(
+                m.vision != "none",
+                Verdict.FAIL,
+                "images",
+                f"model.vision={m.vision} is a tower for presets of the K3 family: set model.vision=none",
+                "a Hugging Face policy reads text",
+            )
+        ]
+    if not sees(m):
+        return [Check(Verdict.PASS, "images", "none: the policy has no vision tower")]
+    return [
+        either(
+            learner.chunk_tokens > 0,
+            Verdict.FAIL,
+            "images",
+            f"learner.chunk_tokens={learner.chunk_tokens}: chunks are of text, rows with images are whole; set "
+            "learner.chunk_tokens=0",
+            f"seen; learner.train_vision={learner.train_vision}",
+        )
+    ]
 
 
 def enabled_efforts(config: Config) -> list[Effort]:

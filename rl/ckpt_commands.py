@@ -94,7 +94,7 @@ def _saved(folder: Path, run: Path) -> Source:
     if config.model.kind != "k3":
         raise UserError(f"{run} trains a Hugging Face model: only the K3 family is exported")
     quant = config.model.quant
-    ours = architecture(config.model.preset, config.model.path)
+    ours = architecture(config.model.preset, config.model.path, config.model.vision)
     return Source(str(folder), ours, Masters(folder).read, quant.scale_rule, quant.expert_weights)
 
 

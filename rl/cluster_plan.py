@@ -128,13 +128,13 @@ def applies(config: Config) -> bool:
     """Whether the plan speaks of a cluster: the weights are beyond one GPU, or a key of `cluster` was changed."""
     if config.model.kind != "k3":
         return False
-    model = architecture(config.model.preset, config.model.path)
+    model = architecture(config.model.preset, config.model.path, config.model.vision)
     return config.cluster != ClusterConfig() or 2 * sum(_counts(model)) > _room(config.cluster)
 
 
 def check_cluster(config: Config) -> list[Check]:
     """Whether learner and engine fit their GPUs; where not, the smallest set-up that does, as keys to set."""
-    model, c = architecture(config.model.preset, config.model.path), config.cluster
+    model, c = architecture(config.model.preset, config.model.path, config.model.vision), config.cluster
     wrong = _contradictions(model, c)
     if wrong:
         return [Check(Verdict.FAIL, "cluster", text) for text in wrong]
@@ -163,7 +163,7 @@ _LOWER = "lower cluster.sequence or choose smaller formats of cluster.latent and
 
 def render_cluster(config: Config) -> str:
     """The section of the plan: what is assumed, and bytes of each part on one GPU."""
-    model, c = architecture(config.model.preset, config.model.path), config.cluster
+    model, c = architecture(config.model.preset, config.model.path, config.model.vision), config.cluster
     if _contradictions(model, c):
         return "see the checks"
     optimizer, rounded = _learner(config)

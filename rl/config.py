@@ -50,6 +50,8 @@ class ModelConfig:
     path: str | None = None
     """Folder of a Hugging Face model (kind=hf), or of a public checkpoint (kind=k3): its architecture instead of the
     preset's, and with policy.init=warm its weights."""
+    vision: str = "none"
+    """A vision tower for a preset that has none: none or tiny. Models whose config has one always have it."""
     quant: QuantConfig = field(default_factory=QuantConfig)
 
 
@@ -207,6 +209,8 @@ class LearnerConfig:
     chunk_tokens: int = 0
     """Rows of a micro-batch that is longer than this are computed so many tokens at a time, forwards and backwards:
     the same gradient in the activation memory of one chunk (`model.chunked`), for rows of any length. 0: whole rows."""
+    train_vision: str = "projector"
+    """What is trained of what sees images, if the model does: none, projector (the tower stays as it is) or all."""
     threads: int = 1
     router_replay: bool = True
     """Train with the experts that the engine chose."""

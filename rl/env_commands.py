@@ -10,6 +10,7 @@ import tempfile
 
 from environments.catalogue import resolve, select
 from environments.check import CheckReport, check_async
+from environments.images import shown
 from environments.runner import Episode, oracle, run_episode, silent
 from environments.sandbox.local import LocalSandboxes
 from environments.spec import EnvSpec
@@ -21,7 +22,7 @@ from rl.text import table
 def chosen(names: list[str]) -> tuple[list[EnvSpec], list[tuple[str, str]]]:
     """Catalogue rows of ids, globs and import paths, and what was left out and why; raises UserError for none."""
     try:
-        return select(names)
+        return select(names, sees=True)
     except (ValueError, ImportError) as error:
         raise UserError(str(error)) from None
 
@@ -118,6 +119,6 @@ async def _play(name: str, args: argparse.Namespace) -> list[Episode]:
 
 def _said(message: Message) -> str:
     thought = message.get("reasoning_content")
-    parts = [f"(thinks: {thought})" if thought else "", message["content"]]
+    parts = [f"(thinks: {thought})" if thought else "", shown(message)]
     parts += [f"[calls {call['name']} {json.dumps(call['arguments'])}]" for call in message.get("tool_calls", [])]
     return f"{message['role']:>9}: " + " ".join(part for part in parts if part)

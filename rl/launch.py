@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from rl import runfiles
-from rl.checks import Verdict
+from rl.checks import Verdict, selected
 from rl.compose import compose, expand
 from rl.config import Config
 from rl.errors import UserError
@@ -123,10 +123,9 @@ def _refuse(config: Config) -> None:
 
 def _refuse_without_sandbox(config: Config) -> None:
     """Raise a UserError if an environment needs a sandbox and this machine gives none."""
-    from environments.catalogue import select
     from rl.doctor import no_sandbox
 
-    specs, _ = select(config.envs.names, config.envs.exclude, config.controls.exclude_tags)
+    specs, _ = selected(config)
     needing = [spec.id for spec in specs if spec.needs_sandbox]
     if needing and (problem := no_sandbox()):
         raise UserError(f"{', '.join(needing)} need a sandbox: {problem}; mend that, or leave them out (envs.exclude)")

@@ -9,10 +9,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from environments.catalogue import resolve, select
+from environments.catalogue import resolve
 from rl import checkpoint, evaluate, runfiles
 from rl.assess import Assessed, assess, step_metrics, ungraded
 from rl.batch import build_batch
+from rl.checks import selected
 from rl.clock import Clock
 from rl.cluster import Cluster
 from rl.collect import Collector, StarvedError
@@ -65,7 +66,7 @@ class Run:
 
     def __init__(self, config: Config, run_dir: Path, log: RunLog, folder: Path | None) -> None:
         self.config, self.run_dir, self.log, self.folder = config, run_dir, log, folder
-        specs, left_out = select(config.envs.names, config.envs.exclude, config.controls.exclude_tags)
+        specs, left_out = selected(config)
         log.audit([{"id": id, "reason": reason} for id, reason in left_out])
         self.environments = environments = [resolve(s.id) for s in specs]
         self.pairs = held_out(config, environments, config.evaluation.tasks)

@@ -18,6 +18,7 @@ from rl.checks import (
     check_efforts,
     check_environments,
     check_policy,
+    check_sight,
     check_values,
 )
 from rl.cluster_plan import KEPT, applies, check_cluster, render_cluster
@@ -103,7 +104,7 @@ def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
         checks.append(Check(Verdict.FAIL, "policy", str(error)))
     if not all(c.verdict == Verdict.PASS for c in checks):  # numbers that follow from wrong values mean nothing
         return Plan(config, [], [], [c for c in checks if c.verdict == Verdict.FAIL])
-    checks += [*check_policy(config, size), *check_algorithm(config), *check_batch(config)]
+    checks += [*check_policy(config, size), *check_sight(config), *check_algorithm(config), *check_batch(config)]
     checks += [*check_efforts(config), *check_environments(config)]
     processes = _processes(config, size, gpus)
     checks += _fits(config, size, processes, cores, memory, gpus)

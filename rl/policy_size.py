@@ -35,18 +35,18 @@ class PolicySize:
 
 def policy_size(config: ModelConfig) -> PolicySize:
     """The sizes of the configured policy; raises ValueError, saying what to change, where there is none."""
-    return _hugging_face(config.path) if config.kind == "hf" else _k3(config.preset, config.path)
+    return _hugging_face(config.path) if config.kind == "hf" else _k3(config)
 
 
-def _k3(preset: str, path: str | None) -> PolicySize:
+def _k3(config: ModelConfig) -> PolicySize:
     from model.checkpoint_config import architecture
 
-    c = architecture(preset, path)
+    c = architecture(config.preset, config.path, config.vision)
     fixed = sum(c.state_values(0).values())
     return PolicySize(
-        name=f"K3 family, {f'preset {preset}' if path is None else path}",
+        name=f"K3 family, {f'preset {config.preset}' if config.path is None else config.path}",
         kind="k3",
-        parameters=c.param_count(),
+        parameters=c.param_count() + c.vision_count(),
         routed=c.part_counts()["routed_experts"],
         experts=c.num_experts,
         layers=c.num_hidden_layers,

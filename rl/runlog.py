@@ -6,6 +6,7 @@
     metrics.jsonl               one row per step
     events.jsonl                alerts, evaluations, checkpoints, resumes, failures
     rollouts/step_N.jsonl       every trajectory of step N
+    images/HASH.png             every image in them, which they name by its content hash
     evaluations/LABEL.jsonl     every held-out episode, and those of the calibration
     controls.json               what was left out of training, and why
     summary.json                the change from before to after, written when the run is finished
@@ -26,6 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from environments.images import image_file, image_parts, without_data
 from rl import evaluate, report, runfiles
 from rl.compose import difference, dump, load
 from rl.config import Config
@@ -36,6 +38,7 @@ from rl.wandb_copy import WandbCopy
 
 if TYPE_CHECKING:
     from rl.assess import Assessed
+    from rollout.trajectory import Group
 
 _OWN_KEYS = ("attempt", "step", "time", "nonfinite")
 _PRINTED = ("alert", "wandb_failed", "checkpoint_skipped", "processes")
@@ -115,6 +118,7 @@ class RunLog:
         if self.config.logging.rollouts:
             for x in groups:
                 self._append(f"rollouts/step_{step}.jsonl", *({"attempt": self.attempt, **r} for r in _rollout_rows(x)))
+                self._keep_images(x.group)
         self._append("metrics.jsonl", row)
         self._copy(step, values)
         self.progress.step(step, values)
@@ -191,6 +195,17 @@ class RunLog:
             self._wandb.close()
         os.close(self._lock)
 
+    def _keep_images(self, group: Group) -> None:
+        """Store each image that was shown once, by its content hash."""
+        for trajectory in group.trajectories:
+            for part in image_parts(trajectory.conversation):
+                file = self.run_dir / "images" / f"{part['image']}.png"
+                if not file.exists():
+                    file.parent.mkdir(exist_ok=True)
+                    partial = file.with_suffix(".tmp")
+                    partial.write_bytes(image_file(part))
+                    partial.rename(file)
+
     def _copy(self, step: int, values: Mapping[str, Any]) -> None:
         if self._wandb is not None:
             self._wandb.log({"step": step, **values})
@@ -218,7 +233,7 @@ def _rollout_rows(x: Assessed) -> Iterator[dict[str, Any]]:
             "level": order.task.level,
             "effort": str(order.effort),
             "seed": order.seeds[i],
-            "conversation": t.conversation,
+            "conversation": [without_data(m) for m in t.conversation],
             "token_ids": t.column("token_ids")[sampled].tolist(),
             "logprobs": [round(float(p), 4) for p in t.column("logprobs")[sampled]],
             "versions": [oldest, newest],

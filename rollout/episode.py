@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -18,6 +18,7 @@ from environments.task import Limits, Message, Tool
 from rewards.grade import Grade, GradeStatus
 from rollout.engine.base import FinishReason, GenerateRequest, Generation
 from rollout.engine.router import EngineRouter
+from rollout.images import places
 from rollout.tools import answer_malformed, failed_call, merge_results
 from rollout.trajectory import NO_ROUTE, GroupOrder, Node, Sampling, StopReason, Trajectory
 
@@ -33,6 +34,8 @@ class Chat(Protocol):
     """What an episode needs of the tokenizer (`model.chat.ChatTokenizer`)."""
 
     stop_ids: tuple[int, ...]
+    image_id: int | None
+    """The token in whose place images stand; None where none can."""
 
     def render_tool_results(self, messages: list[Message]) -> list[int]: ...
 
@@ -73,11 +76,16 @@ class Stage:
         return self.order.task.limits
 
     async def generate(
-        self, tag: str, prompt: np.ndarray, sampling: tuple[Sampling, ...], prefer: str | None = None
+        self,
+        tag: str,
+        prompt: np.ndarray,
+        sampling: tuple[Sampling, ...],
+        prefer: str | None = None,
+        images: tuple[bytes, ...] = (),
     ) -> tuple[str, list[Generation]]:
         """One engine request on behalf of the group."""
         keep = self.limits.turns > 1
-        request = GenerateRequest(f"{self.order.id}/{tag}{self.attempt}", prompt, sampling, keep)
+        request = GenerateRequest(f"{self.order.id}/{tag}{self.attempt}", prompt, sampling, keep, images)
         self.requests.add(request.id)
         try:
             return await self.router.generate(request, prefer)
@@ -119,7 +127,7 @@ class Episode:
         self.resumed = saved is not None
         if saved is None:
             self.conversation.extend(order.task.prompt)
-            self._add(Node.given("prompt", prompt_ids))
+            self._given("prompt", order.task.prompt, prompt_ids)
         else:
             self.conversation.extend(saved.conversation)
             self.seconds |= saved.seconds
@@ -186,7 +194,8 @@ class Episode:
         begin = time.monotonic()
         tag = f"{self.trajectory.id.rpartition('/')[2]}.{self.turn}"
         prompt = self.trajectory.column("token_ids")
-        self.engine, (generation,) = await self.stage.generate(tag, prompt, (sampling,), self.engine)
+        images = self.trajectory.image_files()
+        self.engine, (generation,) = await self.stage.generate(tag, prompt, (sampling,), self.engine, images)
         self.seconds["generate"] += time.monotonic() - begin
         return generation
 
@@ -232,7 +241,7 @@ class Episode:
         ids = self.stage.chat.render_tool_results(messages)
         if sum(len(n) for n in self.trajectory.nodes) + len(ids) >= self.stage.max_context:
             return StopReason.CONTEXT
-        self._add(Node.given("tool", ids))
+        self._given("tool", messages, ids)
         return None
 
     async def _enter(self) -> Sandbox | None:
@@ -286,6 +295,10 @@ class Episode:
             if place is not None:
                 await _close(place)
             self.seconds["grade"] += time.monotonic() - begin
+
+    def _given(self, role: str, messages: Sequence[Message], ids: list[int]) -> None:
+        """Append what the policy is told: the ids that were rendered from messages."""
+        self._add(Node.given(role, ids, places(messages, ids, self.stage.chat.image_id)))
 
     def _add(self, node: Node, routes: np.ndarray | None = None) -> None:
         self.trajectory.append(node)

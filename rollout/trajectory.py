@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from environments.images import image_file, image_parts
 from environments.task import Message, Task
 from rewards.efforts import Effort
 from rewards.grade import Grade
@@ -54,6 +55,17 @@ class Sampling:
     stop_ids: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where an image stands among a node's tokens; its file is in the trajectory's conversation."""
+
+    image: str
+    """Content hash (`environments.images.image_hash`)."""
+    at: int
+    """Its first token, counted from the node's."""
+    tokens: int
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """The tokens that one message ADDS to the sequence.
@@ -61,7 +73,7 @@ class Node:
     token_ids int32 [T]; logprobs float32 [T] (0 where not sampled); loss_mask uint8 [T] (1 = sampled by the policy);
     versions int32 [T] (weight version that sampled the token, -1 where not sampled);
     routes: None or uint16 [T, moe layers, top-k] expert ids (NO_ROUTE = not recorded).
-    Raises ValueError if lengths differ: nothing is ever padded or cut to fit.
+    Raises ValueError if lengths differ: nothing is ever padded or cut to fit; and for images among sampled tokens.
     """
 
     role: str
@@ -73,9 +85,13 @@ class Node:
     snapshot: str | None = None
     """SnapshotId of the sandbox after this turn."""
     routes: np.ndarray | None = None
+    images: tuple[Place, ...] = ()
+    """In order; their tokens are placeholders."""
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
+        if self.images and self.loss_mask.any():
+            raise ValueError(f"node of role {self.role}: the policy samples no images, this node has both")
         for name in ("logprobs", "loss_mask", "versions") + (("routes",) if self.routes is not None else ()):
             if len(getattr(self, name)) != n:
                 raise ValueError(f"node of role {self.role}: {n} token ids but {len(getattr(self, name))} {name}")
@@ -86,11 +102,12 @@ class Node:
         return len(self.token_ids)
 
     @staticmethod
-    def given(role: str, token_ids: list[int] | np.ndarray) -> Node:
+    def given(role: str, token_ids: list[int] | np.ndarray, images: tuple[Place, ...] = ()) -> Node:
         """A node that the policy did not sample (prompt, tool result): mask 0, version -1."""
         ids = np.asarray(token_ids, dtype=np.int32)
         n = len(ids)
-        return Node(role, ids, np.zeros(n, np.float32), np.zeros(n, np.uint8), np.full(n, -1, np.int32))
+        zeros = (np.zeros(n, np.float32), np.zeros(n, np.uint8), np.full(n, -1, np.int32))
+        return Node(role, ids, *zeros, images=images)
 
 
 @dataclass(eq=False)
@@ -133,6 +150,11 @@ class Trajectory:
         """One column over all nodes, concatenated: token_ids, logprobs, loss_mask or versions; [T]."""
         return np.concatenate([getattr(n, name) for n in self.nodes]) if self.nodes else np.zeros(0)
 
+    def image_files(self, begin: int = 0, end: int | None = None) -> tuple[bytes, ...]:
+        """The files of the images of nodes begin..end, in the order of their places."""
+        files = {part["image"]: part for part in image_parts(self.conversation)}
+        return tuple(image_file(files[p.image]) for n in self.nodes[begin:end] for p in n.images)
+
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable row; arrays as lists. `from_json` restores it bit for bit."""
         nodes = []
@@ -155,6 +177,7 @@ class Trajectory:
                     },
                     "snapshot": n.snapshot,
                     "routes": None if n.routes is None else n.routes.tolist(),
+                    "images": [[p.image, p.at, p.tokens] for p in n.images],
                 }
             )
         return {
@@ -186,6 +209,7 @@ class Trajectory:
                     None if s is None else Sampling(s["temperature"], s["max_tokens"], s["seed"], tuple(s["stop_ids"])),
                     n["snapshot"],
                     None if n["routes"] is None else np.asarray(n["routes"], np.uint16),
+                    tuple(Place(*p) for p in n["images"]),
                 )
             )
         return Trajectory(

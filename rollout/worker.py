@@ -134,7 +134,8 @@ class RolloutWorker:
             return {}
         begin = time.monotonic()
         sampling = tuple(e.sampling() for e in episodes)
-        engine, generations = await stage.generate("open", np.asarray(prompt, np.int32), sampling)
+        images = episodes[0].trajectory.image_files()
+        engine, generations = await stage.generate("open", np.asarray(prompt, np.int32), sampling, images=images)
         for e in episodes:
             e.seconds["generate"] += time.monotonic() - begin
         return {e: (engine, g) for e, g in zip(episodes, generations, strict=True)}
@@ -168,11 +169,20 @@ def make_sandboxes(config: Config, store: str) -> SandboxFactory:
 
 
 def load_chat(config: Config) -> Any:
-    """The tokenizer of the run's policy."""
+    """The tokenizer of the run's policy; it renders images where the policy sees and means the same ids by their marks.
+    Any other one refuses them.
+    """
     if config.model.kind == "hf":
         from model.hf_chat import HFChatTokenizer
 
         return HFChatTokenizer(str(config.model.path))
     from model.chat import ChatTokenizer
+    from model.checkpoint_config import architecture
+    from model.image import ImageSpec
 
+    policy = architecture(config.model.preset, config.model.path, config.model.vision)
+    if policy.vision is not None:
+        chat = ChatTokenizer(images=ImageSpec.of(policy.vision))
+        if chat.media_ids == policy.media_tokens:
+            return chat
     return ChatTokenizer()

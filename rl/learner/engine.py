@@ -14,8 +14,8 @@ from rl.learner.tensorwise import Momentum
 
 FROZEN = (".indexer.",)
 """Parts of names that RL does not train: the sparse-attention indexer learns from its own loss only."""
-NOT_MUON = ("embed_tokens", "lm_head", "conv1d", "res_proj")
-"""Matrices that AdamW steps under Muon: tables of vectors, depthwise filters, single vectors stored as rows."""
+NOT_MUON = ("embed_tokens", "lm_head", "conv1d", "res_proj", "patch_embed")
+"""Matrices that AdamW steps under Muon: tables of vectors, filters, single vectors stored as rows."""
 BUCKET = 50_000_000
 """Elements of one reduction at most; DeepSpeed allocates a buffer of this size, so it is cut to the model's."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def _shards(folder: Path, config: Config) -> list[Path]:
     try:
         entries = read_folder(folder)
         theirs, _ = read_config(folder)
-        ours = architecture(config.model.preset, config.model.path)
+        ours = architecture(config.model.preset, config.model.path, config.model.vision)
     except ValueError as error:
         raise UserError(str(error)) from None
     computed = [f.name for f in fields(theirs) if f.compare and f.name not in _STORED]
@@ -86,7 +87,26 @@ def load(config: Config, policy: Any) -> None:
 
         Checkpoint(folder).fill(weights.owned_weights(policy))
     elif files:
-        weights.load(policy, read(files))
+        start = read(files)
+        if config.model.vision != "none":
+            start = with_fresh_sight(start, dict(weights.owned_weights(policy)), policy.config.media_tokens)
+        weights.load(policy, start)
+
+
+def with_fresh_sight(
+    start: dict[str, np.ndarray], own: Mapping[str, Any], marks: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """A text model's start under a tower that `model.vision` put on it: what sees, and the rows of the marks of images
+    behind the vocabulary, are the policy's own random ones. A start that has them stays as it is.
+    """
+    seeing = {name: w.cpu().numpy() for name, w in own.items() if name.startswith(("vision_tower.", "mm_projector."))}
+    if seeing.keys() & start.keys():
+        return start
+    out = start | seeing
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in out and len(out[name]) == marks[0]:
+            out[name] = np.concatenate([out[name], own[name][marks[0] :].cpu().numpy()])
+    return out
 
 
 def read(files: list[Path]) -> dict[str, np.ndarray]:

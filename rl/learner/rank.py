@@ -25,6 +25,7 @@ from rl.learner.engine import build_engine, freeze, learning_rate, set_learning_
 from rl.learner.metrics import StepMetrics
 from rl.learner.orthogonal import Orthogonal
 from rl.learner.scoring import Scored, Scorer, score
+from rl.learner.sight import freeze_sight
 from rl.learner.tensorwise import TensorScale
 from rl.learner.zero_state import base_optimizer, masters_from_parameters
 
@@ -60,9 +61,12 @@ class LearnerRank:
             torch.cuda.set_device(self.device)
         self.meeting.join(address)
         quant = QuantSpec(c.model.quant.expert_weights, c.model.quant.expert_activations, c.model.quant.scale_rule)
-        self.policy = build_policy(c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed)
+        self.policy = build_policy(
+            c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed, vision=c.model.vision
+        )
         self.policy.to(self.device)
         self.frozen = freeze(self.policy)
+        freeze_sight(self.policy, c.learner.train_vision)
         self.moe_shape: tuple[int, int] | None = self.policy.moe_shape
         if c.learner.expert_parallel > 1:
             from rl.learner.experts import spread_experts

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from model.chunked import score_chunked
 from model.logprob import token_logprobs
 from rl.batch import MicroBatch
+from rl.learner.sight import see
 
 LOGIT_CELLS = 2**26
 """Logits held at once, in values: more are computed in slices and again in the backward pass (256 MiB in float32)."""
@@ -43,15 +44,21 @@ class Scorer(nn.Module):
         temperature: Tensor,
         routes: Tensor | None,
         parents: Tensor | None,
+        batch: MicroBatch | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """input_ids Long [B, T], lengths Long [B]; at Long [N]: flat positions b T + t of the tokens to score, source
         Long [N]: of those that predict them; temperature float [N]; routes [B, T, L, K] or None; parents Long [B] or
-        None, see `Policy.forward`. Returns (logprob [N], entropy [N], routes that were used).
+        None, see `Policy.forward`; batch: whose images are looked at, None for text. Returns (logprob [N], entropy [N],
+        routes that were used). Raises ValueError for images in a batch that is computed in chunks.
         """
+        images = None if batch is None else see(self.policy, batch, input_ids)
         if self.chunk_tokens and int(lengths.sum()) > self.chunk_tokens:
+            if images is not None:
+                raise ValueError("rows with images are computed whole: set learner.chunk_tokens=0")
             places = (input_ids, lengths, at, source, temperature, routes, parents)
             return score_chunked(self.policy, *places, chunk=self.chunk_tokens, score=self._score)
-        shared = {} if parents is None else {"parents": parents}
+        shared: dict[str, Any] = {} if parents is None else {"parents": parents}
+        shared |= {} if images is None else {"images": images}
         out = self.policy(input_ids, lengths, routes, **shared)
         hidden = out.hidden.flatten(0, 1).index_select(0, source)
         logprob, entropy = self._score(hidden, input_ids.flatten()[at], temperature)
@@ -90,7 +97,7 @@ def score(module: nn.Module, batch: MicroBatch, replay: bool, device: torch.devi
     at = at.to(device)
     ids = torch.as_tensor(batch.input_ids).to(device)
     lengths = torch.as_tensor(batch.lengths).to(device)
-    logprob, entropy, used = module(ids, lengths, at, source, temperature, routes, parents)
+    logprob, entropy, used = module(ids, lengths, at, source, temperature, routes, parents, batch)
     grid = logprob.new_zeros(ids.numel())
     return Scored(
         grid.index_copy(0, at, logprob).view(-1, width), grid.index_copy(0, at, entropy.detach()).view(-1, width), used

@@ -130,7 +130,8 @@ def make_engine(config: Config, index: int = 0) -> Engine:
     torch.set_num_threads(e.threads)
     q = config.model.quant
     quant = QuantSpec(q.expert_weights, q.expert_activations, q.scale_rule)
-    policy = build_policy(config.model.kind, config.model.preset, config.model.path, quant)
+    m = config.model
+    policy = build_policy(m.kind, m.preset, m.path, quant, vision=m.vision)
     if torch.cuda.is_available():
         policy = policy.to(torch.device("cuda", index % torch.cuda.device_count()))
     return NativeServer(NativeEngine(policy, e.max_batch, e.max_context, e.record_routes))

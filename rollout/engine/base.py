@@ -26,13 +26,17 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """Sample len(sampling) continuations of one prompt; they share its prefill. prompt_ids: int32 [T]."""
+    """Sample len(sampling) continuations of one prompt; they share its prefill. prompt_ids: int32 [T].
+
+    images: the files of the prompt's images in order, each behind one run of placeholder tokens.
+    """
 
     id: str
     prompt_ids: np.ndarray
     sampling: tuple[Sampling, ...]
     keep: bool = False
     """A next turn will follow: the engine may keep the state at the end of each continuation, to extend it then."""
+    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

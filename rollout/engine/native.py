@@ -16,12 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model.image import ImageSpec, Picture, preprocess
+from model.vision import Placed
 from rollout.engine import prefill
 from rollout.engine.base import EngineNotReady, FinishReason, GenerateRequest, Generation, WeightManifest
 from rollout.engine.sampling import sample, uniforms
 from rollout.engine.sessions import Sessions
 from rollout.engine.tape import Tape
 from rollout.engine.weights import verify
+from rollout.images import identity, runs
 from rollout.trajectory import NO_ROUTE, Sampling
 
 _PATIENCE = 8
@@ -44,6 +47,10 @@ class _Order:
     request: GenerateRequest
     prompt: np.ndarray
     """int32 [T]."""
+    identity: np.ndarray
+    """int64 [T, 2]: the prompt's ids, and in place of image tokens the content of their images."""
+    pictures: list[tuple[int, Picture]] = field(default_factory=list)
+    """Images by their first token."""
     done: dict[int, Generation] = field(default_factory=dict)
     prompt_routes: np.ndarray | None = None
     cached: int = 0
@@ -78,6 +85,9 @@ class NativeEngine:
     def __init__(self, policy: Any, max_batch: int, max_context: int, record_routes: bool = True) -> None:
         self.policy, self.max_batch, self.max_context = policy.eval(), max_batch, max_context
         self.record_routes = record_routes
+        if policy.sees:
+            self._image_spec = ImageSpec.of(policy.config.vision)
+            self._placeholder: int = policy.config.media_placeholder_token_id
         self.version: int | None = None
         self._why = "no weights were loaded yet"
         self._checksum = ""
@@ -120,7 +130,7 @@ class NativeEngine:
         for s in request.sampling:
             if s.max_tokens < 1 or not 0.0 <= s.temperature < float("inf"):
                 raise ValueError(f"cannot sample {s.max_tokens} tokens at temperature {s.temperature}")
-        order = self._orders[request.id] = _Order(request, np.array(request.prompt_ids, np.int32))
+        order = self._orders[request.id] = self._ordered(request)
         self._waiting.extend(_Sequence(order, i, self._steps) for i in range(len(request.sampling)))
 
     @torch.inference_mode()
@@ -185,6 +195,38 @@ class NativeEngine:
             "version": float(-1 if self.version is None else self.version),
         }
 
+    # ---- images
+
+    def _ordered(self, request: GenerateRequest) -> _Order:
+        """The request with its images cut. Raises ValueError for images that its prompt or the policy has no place for,
+        and for a prompt with the mark of an image that is not given."""
+        prompt = np.array(request.prompt_ids, np.int32)
+        if request.images and not self.policy.sees:
+            raise ValueError(
+                f"request {request.id} has {len(request.images)} images, this policy no vision tower: set model.vision"
+            )
+        if not self.policy.sees:
+            return _Order(request, prompt, identity(prompt))
+        found = runs(prompt, self._placeholder)
+        if len(found) != len(request.images):
+            raise ValueError(f"request {request.id}: {len(request.images)} images, {len(found)} places for them")
+        pictures = []
+        for (at, n), file in zip(found, request.images, strict=True):
+            picture = preprocess(file, self._image_spec, f"an image of request {request.id}")
+            if picture.tokens != n:
+                raise ValueError(f"request {request.id}: an image of {picture.tokens} tokens has a place of {n}")
+            pictures.append((at, picture))
+        return _Order(request, prompt, identity(prompt, request.images, self._placeholder), pictures)
+
+    def _seen(self, order: _Order, start: int = 0) -> Placed | None:
+        """What stands for the order's images at tokens start.., with the present weights, counted from start."""
+        rest = [(at - start, picture) for at, picture in order.pictures if at >= start]
+        if not rest:
+            return None
+        patches = torch.from_numpy(np.concatenate([p.patches for _, p in rest])).to(self.policy.device)
+        pos = torch.cat([torch.arange(at, at + p.tokens) for at, p in rest])
+        return Placed(self.policy.see(patches, [p.grid for _, p in rest]), torch.zeros_like(pos), pos)
+
     # ---- one step
 
     def _worth_admitting(self) -> bool:
@@ -199,7 +241,7 @@ class NativeEngine:
         alike: dict[bytes, list[_Sequence]] = {}
         for _ in range(min(self.max_batch - first, len(self._waiting))):
             s = self._waiting.popleft()
-            alike.setdefault(s.prompt.tobytes(), []).append(s)
+            alike.setdefault(s.order.identity.tobytes(), []).append(s)
         groups = list(alike.values())
         leads: list[int] = []
         for group in groups:
@@ -233,14 +275,16 @@ class NativeEngine:
     def _fill(self, groups: list[list[_Sequence]], leads: list[int]) -> Tensor:
         """Run the groups' prompts in their lead rows, on kept states where there are any; last logits [groups, V]."""
         prompts = [g[0].prompt for g in groups]
-        starts = [self._sessions.take(self._served, p, self._state, row) for p, row in zip(prompts, leads, strict=True)]
+        pairs = zip(groups, leads, strict=True)
+        starts = [self._sessions.take(self._served, g[0].order.identity, self._state, row) for g, row in pairs]
         logits: list[Tensor] = [torch.empty(0)] * len(groups)
         for from_empty in (True, False):
             which = [i for i, start in enumerate(starts) if (start == 0) == from_empty]
             if not which:
                 continue
             rest = [prompts[i][starts[i] :] for i in which]
-            last, routes = prefill.run(self.policy, self._state, rest, [leads[i] for i in which], from_empty)
+            seen = [self._seen(groups[i][0].order, starts[i]) for i in which]
+            last, routes = prefill.run(self.policy, self._state, rest, [leads[i] for i in which], from_empty, seen)
             for j, i in enumerate(which):
                 logits[i] = last[j]
                 self.counts["prefilled"] += len(rest[j])
@@ -292,7 +336,7 @@ class NativeEngine:
             ids, logps, versions, routes = self._tape.columns(row)
             self._deliver(s, Generation(ids, logps, versions, reason, routes))
             if s.order.request.keep and reason is FinishReason.STOP:
-                kept.append((np.concatenate([s.prompt, ids[:-1]]), row))
+                kept.append((np.concatenate([s.order.identity, identity(ids[:-1])]), row))
         if kept:
             self._sessions.keep(self._served, kept, self._state)
         n = len(self._rows) - len(reasons)
@@ -329,5 +373,8 @@ class NativeEngine:
         rows = list(range(len(self._rows)))
         fed = [np.concatenate([self._rows[row].prompt, self._tape.ids(row)[:-1]]) for row in rows]
         if fed:
-            prefill.run(self.policy, self._state, fed, rows, from_empty=True)
+            orders = {id(s.order): s.order for s in self._rows}
+            seen = {key: self._seen(order) for key, order in orders.items()}
+            images = [seen[id(s.order)] for s in self._rows]
+            prefill.run(self.policy, self._state, fed, rows, from_empty=True, images=images)
             self.counts["recomputed"] += sum(len(f) for f in fed)

@@ -29,8 +29,8 @@ class _Kept:
 class Sessions:
     """A pool of state rows, the least recently used evicted; a state serves only the tokens and weights that made it.
 
-    The key is (version, 128-bit hash of the token ids). Recurrent states cannot be cut, so a prompt profits only from a
-    state that ends exactly at one of its prefixes.
+    The key is (version, 128-bit hash of what the sequence is: `rollout.images.identity`). Recurrent states
+    cannot be cut, so a prompt profits only from a state that ends exactly at one of its prefixes.
     """
 
     def __init__(self, policy: Any, batch: int, max_len: int, max_bytes: int = _BYTES) -> None:
@@ -44,7 +44,7 @@ class Sessions:
         return len(self._kept)
 
     def keep(self, version: int, entries: Sequence[tuple[np.ndarray, int]], state: Any) -> None:
-        """Copy rows of the state into the pool; entries: (int32 ids [T] that the row has been fed, row)."""
+        """Copy rows of the state into the pool; entries: (identity int64 [T, 2] of what the row has been fed, row)."""
         if self._pool is None:
             rows = int(min(_PER_ROW * self._batch, self._max_bytes // max(1, state.nbytes // self._batch)))
             if rows == 0:
@@ -70,7 +70,8 @@ class Sessions:
         self._pool.copy_rows(torch.tensor(slots), state, torch.tensor(rows_))
 
     def take(self, version: int, prompt: np.ndarray, state: Any, row: int) -> int:
-        """Give a row the longest kept state of a proper prefix of the prompt; returns its length, 0 if there is none.
+        """Give a row the longest kept state of a proper prefix of the prompt (its identity int64 [T, 2]); returns its
+        length, 0 if there is none.
 
         The state leaves the pool: a conversation goes on from it once.
         """

@@ -102,6 +102,11 @@ class VllmEngine:
             raise ValueError(f"a prompt id is outside the vocabulary of {self._vocab}")
         if request.id in self._requests:
             raise ValueError(f"request {request.id} is already in flight")
+        if request.images:
+            raise ValueError(
+                f"request {request.id} has images, engine.kind=vllm reads text: use model.kind=k3 with model.vision "
+                "and engine=native, or leave environments with images out (envs.exclude)"
+            )
         for s in request.sampling:
             _check(s)
         loop = asyncio.get_running_loop()

@@ -21,8 +21,10 @@ from model import shards
 from model.build import build_policy
 from model.checkpoint import Checkpoint, export, parse_size, reshard, verify
 from model.checkpoint_config import architecture
+from model.config import K3Config
 from model.decoder import Policy
-from model.shards import INDEX, MANIFEST, Entry, Spec, by_number, by_size
+from model.presets import with_tower
+from model.shards import INDEX, MANIFEST, Entry, Spec, WeightsError, by_number, by_size
 from model.stored import FORMATS, is_expert, keeps_float32, public_name
 
 
@@ -213,7 +215,29 @@ def test_a_failed_export_leaves_nothing(policy: Policy, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_manifest_is_optional_and_vision_is_not_read(whole: Path, tmp_path: Path) -> None:
+def test_what_sees_is_written_and_read(tmp_path: Path) -> None:
+    """Tower and projector under their public names, bfloat16 like the rest; a policy without them leaves them out."""
+    config = with_tower(K3Config.preset("tiny"), "tiny")
+    policy = random_policy(config)
+    out = write(policy, tmp_path / "out")
+    found = Checkpoint(out)
+    assert found.config == replace(config, quantization_config=found.config.quantization_config) and not found.unread
+    assert verify(out).parameters == config.param_count() + config.vision_count()
+    other = build_policy("k3", "", str(out), seed=3)
+    other.load_named_weights({name: found.read(name) for name, _ in other.named_weights()})
+    theirs = dict(other.named_weights())
+    seeing = {n: w for n, w in policy.named_weights() if n.startswith(("vision_tower.", "mm_projector."))}
+    assert len(seeing) == 18 and all(torch.equal(theirs[n], w.bfloat16().float()) for n, w in seeing.items())
+    reshard(out, tmp_path / "cut", 3)
+    assert verify(tmp_path / "cut").tensors == verify(out).tensors
+    edit(out, lambda t: t.pop("mm_projector.post_norm.weight"))
+    with pytest.raises(WeightsError, match=r"mm_projector\.post_norm\.weight is missing"):
+        Checkpoint(out)
+    exact = write(policy, tmp_path / "exact", "fp32")
+    assert torch.equal(Checkpoint(exact).read("mm_projector.proj.0.weight"), seeing["mm_projector.proj.0.weight"])
+
+
+def test_a_manifest_is_optional_and_a_text_model_does_not_read_vision(whole: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(whole, tmp_path / "folder")
     (folder / MANIFEST).unlink()
     edit(folder, lambda t: t.update({"vision_tower.encoder.final_layernorm.weight": torch.ones(4)}))

@@ -150,7 +150,7 @@ def test_real_parameters_agree_with_the_arithmetic(preset: str) -> None:
     with torch.device("meta"):
         policy = Policy(config)
     biases = [b for name, b in policy.named_buffers() if name.endswith("e_score_correction_bias")]
-    assert sum(w.numel() for w in [*policy.parameters(), *biases]) == config.param_count()
+    assert sum(w.numel() for w in [*policy.parameters(), *biases]) == config.param_count() + config.vision_count()
 
 
 def test_public_names_and_shapes() -> None:

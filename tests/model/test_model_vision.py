@@ -14,6 +14,7 @@ from model.chat import ChatTokenizer
 from model.config import K3Config
 from model.decoder import Policy
 from model.image import ImageSpec
+from model.logprob import NEVER
 from model.presets import tiny_vision
 from model.quant import QuantSpec
 from model.vision import Grid, MoonViT, Norm, Placed, Projector, place
@@ -26,8 +27,8 @@ PLAIN = QuantSpec("none", "none")
 
 
 def build(vision: VisionConfig | None = None, preset: str = "tiny_odd", **changes) -> Policy:
-    config = replace(K3Config.preset(preset), **changes)
-    policy = Policy(config, PLAIN, vision or tiny_vision()).to(torch.float64)
+    sees = {"vision": vision or tiny_vision(), "media_placeholder_token_id": PAD}
+    policy = Policy(replace(K3Config.preset(preset), **sees, **changes), PLAIN).to(torch.float64)
     policy.reset_parameters(0)
     return randomised(policy)
 
@@ -166,13 +167,18 @@ def test_k3s_tower_and_projector_are_counted_and_named() -> None:
     assert shapes["vision_tower.patch_embed.proj.weight"] == (20, 3, 6, 6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @torch.no_grad()
-def test_an_eps_that_is_left_open_is_the_dtypes() -> None:
-    x = torch.full((1, 8), 0.05)
-    for dtype, eps in ((torch.bfloat16, 2.0**-7), (torch.float32, 2.0**-23), (torch.float64, 2.0**-52)):
-        want = 0.05 / math.sqrt(0.05**2 + eps)
-        assert Norm(8, None).to(dtype)(x.to(dtype)).double().mean() == pytest.approx(want, rel=1e-2)
-        assert Norm(8, 0.01).to(dtype)(x.to(dtype)).double().mean() == pytest.approx(0.05 / math.sqrt(0.0125), rel=1e-2)
+def test_an_eps_that_is_left_open_is_what_public_code_computes_with(dtype: torch.dtype) -> None:
+    """By torch itself, in the dtypes that the tower is served in; and one number, so that a dtype changes no model."""
+    left_open = replace(tiny_vision(), norm_eps=None)
+    small = torch.full((1, 8), 2.0**-10, dtype=dtype)
+    public = torch.nn.RMSNorm(8).to(dtype)(small)
+    assert 0.93 < public[0, 0] < 0.95, "an input so small that the epsilon shows"
+    torch.testing.assert_close(Norm(8, left_open.eps).to(dtype)(small), public, rtol=1e-6, atol=0)
+    tower = build(left_open).vision_tower
+    assert tower is not None and {m.eps for m in tower.modules() if isinstance(m, Norm)} == {2.0**-23}
+    assert tiny_vision().eps == 1e-5 and "norm_eps" not in left_open.to_hf(64), "the public file leaves it open too"
 
 
 BAD_ITEMS = {
@@ -240,7 +246,7 @@ def test_image_rows_stand_where_embeddings_stood() -> None:
 
 def test_a_tower_changes_nothing_where_there_is_no_image() -> None:
     config = K3Config.preset("tiny")
-    plain, seeing = Policy(config), Policy(config, None, tiny_vision())
+    plain, seeing = Policy(config), Policy(replace(config, vision=tiny_vision(), media_placeholder_token_id=PAD))
     for policy in (plain, seeing):
         policy.reset_parameters(5)
     ids, lengths = torch.randint(0, 512, (2, 20)), torch.tensor([20, 11])
@@ -250,7 +256,8 @@ def test_a_tower_changes_nothing_where_there_is_no_image() -> None:
     for policy in (plain, seeing):
         state = policy.new_state(2, 24)
         steps.append([policy.prefill(ids, lengths, state, [0, 1])[0], policy.decode(ids[:, 0], state, 2)[0]])
-    assert all(torch.equal(x, y) for x, y in zip(*steps, strict=True))
+    assert all(torch.equal(x[:, :508], y[:, :508]) for x, y in zip(*steps, strict=True))
+    assert all((y[:, 508:] == NEVER).all() for y in steps[1]), "marks of images are never sampled"
 
 
 @pytest.mark.parametrize("frozen", [(False, False), (True, False), (True, True)])

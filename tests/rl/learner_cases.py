@@ -97,7 +97,7 @@ def policy(c: Config) -> Any:
 
     q = c.model.quant
     quant = QuantSpec(q.expert_weights, q.expert_activations)
-    return build_policy(c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed)
+    return build_policy(c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed, vision=c.model.vision)
 
 
 def oracle(c: Config, b: TrainBatch, weights: dict[str, Any] | None = None) -> tuple[dict[str, np.ndarray], float]:
@@ -161,3 +161,45 @@ def tensorwise(gradient: dict[str, np.ndarray], orthogonal: bool) -> dict[str, n
 def relative(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
     """Largest difference, relative to the largest value of its tensor."""
     return max(float(np.abs(a[k] - b[k]).max() / max(1e-12, np.abs(b[k]).max())) for k in b)
+
+
+PAD = 515
+"""The placeholder of images of `tiny` with its tower."""
+
+
+def pictured(count: int = 4, seed: int = 0) -> list[Row]:
+    """Rows that share a prompt with one image; every one but the last shows another image behind its first reply."""
+    from environments.images import image_hash, png
+    from rl.batch import Image
+
+    rng, out = np.random.default_rng(seed), []
+
+    def image(at: int, tokens: int) -> Image:
+        file = png(rng.integers(0, 256, (12, 12 * tokens, 3)).astype(np.uint8))
+        return Image(image_hash(file), at, tokens, file)
+
+    prompt = np.concatenate([[1, 2, 3], [PAD] * 4, rng.integers(0, 512, 3)])
+    shared = image(3, 4)
+    for i in range(count):
+        reply = rng.integers(0, 512, 6 + i)
+        shows = i < count - 1 or count < 3
+        told = [4, PAD, PAD, 5] if shows else []
+        ids = np.concatenate([prompt, reply, told, reply[:4]])
+        mask = np.ones(len(ids), bool)
+        mask[: len(prompt)] = False
+        mask[len(prompt) + len(reply) : len(prompt) + len(reply) + len(told)] = False
+        images = (shared, image(len(prompt) + len(reply) + 1, 2)) if shows else (shared,)
+        out.append(
+            Row(
+                id=f"p{seed}/{i}",
+                token_ids=ids.astype(np.int32),
+                mask=mask,
+                behaviour=np.where(mask, -6.2, 0).astype(np.float32),
+                temperature=np.ones(len(ids), np.float32),
+                routes=None,
+                advantage=float(rng.normal()),
+                environment=0,
+                images=images,
+            )
+        )
+    return out
