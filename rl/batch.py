@@ -17,6 +17,7 @@ import numpy as np
 from rl.algorithms.advantage.reinforce_pp import whiten
 from rl.algorithms.effort_scale import EffortScale
 from rl.algorithms.env_scale import EnvScale
+from rollout import picks as picked
 from rollout.trajectory import Group, StopReason, Trajectory
 
 SLACK = 0.06
@@ -28,8 +29,9 @@ class Row:
     """One segment of one trajectory: what was sampled is what is trained.
 
     token_ids int32 [T]; mask bool [T] (sampled by the policy); behaviour float32 [T]; temperature float32 [T] (1 where
-    not sampled); routes int16 [T, moe layers, top-k] (-1: not recorded, live routing) or None; advantage: one number,
-    kept apart from the token grid, so that no token mask can take the reward away.
+    not sampled); routes int16 [T, moe layers, top-k] (-1: not recorded, live routing) or None; picks [T, full layers,
+    index_topk] as `Node.picks`, positions in the row, or None; advantage: one number, kept apart from the token grid, so
+    that no token mask can take the reward away.
     """
 
     id: str
@@ -40,6 +42,7 @@ class Row:
     routes: np.ndarray | None
     advantage: float
     environment: int
+    picks: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -51,20 +54,26 @@ class Row:
 
     @cached_property
     def family(self) -> bytes:
-        """Equal for rows that may share their prompt: the same tokens, computed with the same recorded routes."""
-        routes = b"" if self.routes is None else self.routes[: self.prompt].tobytes()
-        return bytes(f"{self.environment} {self.prompt} ", "ascii") + self.token_ids[: self.prompt].tobytes() + routes
+        """Equal for rows that may share their prompt: the same tokens, computed with the same routes and picks."""
+        out = bytes(f"{self.environment} {self.prompt} ", "ascii") + self.token_ids[: self.prompt].tobytes()
+        if self.routes is not None:
+            out += self.routes[: self.prompt].tobytes()
+        if self.picks is not None and picked.recorded(self.picks[: self.prompt]).any():
+            out += self.picks[: self.prompt].tobytes()
+        return out
 
     def part(self, begin: int, end: int) -> Row:
         """The row's tokens from begin to end, under its name."""
         cut = {k: getattr(self, k)[begin:end] for k in ("token_ids", "mask", "behaviour", "temperature")}
-        return replace(self, routes=None if self.routes is None else self.routes[begin:end], **cut)
+        cut |= {k: None if x is None else x[begin:end] for k, x in (("routes", self.routes), ("picks", self.picks))}
+        return replace(self, **cut)
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
     """Rows padded to the longest of them. Arrays [B, T]: input_ids int64, mask bool, behaviour, advantage and
-    temperature float32; lengths int64 [B]; environment int64 [B]; routes int16 [B, T, moe layers, top-k] or None.
+    temperature float32; lengths int64 [B]; environment int64 [B]; routes int16 [B, T, moe layers, top-k] or None; picks
+    [B, T, full layers, index_topk] or None, as `Row.picks`: positions behind a parent count its tokens.
 
     parents int64 [B], or None if no row has one: the row that comes before a row's own tokens, -1 for none. Such a
     parent is a shared prompt, trains nothing and has no name (""). `ids` names the rows.
@@ -82,6 +91,7 @@ class MicroBatch:
     environment: np.ndarray
     routes: np.ndarray | None
     parents: np.ndarray | None = None
+    picks: np.ndarray | None = None
 
     @property
     def positions(self) -> int:
@@ -135,6 +145,7 @@ class MicroBatch:
             environment=np.array([r.environment for r in rows], np.int64),
             routes=_stack_routes(rows, size[1]),
             parents=parents,
+            picks=_stack_picks(rows, size[1]),
         )
         for i, row in enumerate(rows):
             n = len(row)
@@ -170,6 +181,17 @@ def _stack_routes(rows: Sequence[Row], width: int) -> np.ndarray | None:
     for i, row in enumerate(rows):
         if row.routes is not None:
             out[i, : len(row)] = row.routes
+    return out
+
+
+def _stack_picks(rows: Sequence[Row], width: int) -> np.ndarray | None:
+    known = [r.picks for r in rows if r.picks is not None]
+    if not known:
+        return None
+    out = picked.nothing((len(rows), width, *known[0].shape[1:]), known[0].dtype)
+    for i, row in enumerate(rows):
+        if row.picks is not None:
+            out[i, : len(row)] = row.picks
     return out
 
 
@@ -393,6 +415,7 @@ def _rows(trajectory: Trajectory, advantage: float, environment: int) -> list[Ro
                 routes=_routes(trajectory.id, nodes),
                 advantage=advantage,
                 environment=environment,
+                picks=_picks(trajectory.id, nodes),
             )
         )
     return out
@@ -411,3 +434,15 @@ def _routes(name: str, nodes: list) -> np.ndarray | None:
         for n in nodes
     ]
     return np.concatenate(parts)
+
+
+def _picks(name: str, nodes: list) -> np.ndarray | None:
+    """Picks of all nodes [T, L, k]; of nodes without a record nothing."""
+    known = [n.picks for n in nodes if n.picks is not None]
+    if not known:
+        return None
+    kinds = {(p.shape[1:], p.dtype) for p in known}
+    if len(kinds) > 1:
+        raise ValueError(f"{name}: picks of different shapes or types {sorted(map(str, kinds))} in one sequence")
+    tail, kind = kinds.pop()
+    return np.concatenate([picked.nothing((len(n), *tail), kind) if n.picks is None else n.picks for n in nodes])

@@ -11,6 +11,7 @@ import numpy as np
 from environments.task import Message, Task
 from rewards.efforts import Effort
 from rewards.grade import Grade
+from rollout import picks as picked
 
 NO_ROUTE = 65535
 """Route of a token that no engine has run: one that was sampled last and never fed back."""
@@ -60,7 +61,9 @@ class Node:
 
     token_ids int32 [T]; logprobs float32 [T] (0 where not sampled); loss_mask uint8 [T] (1 = sampled by the policy);
     versions int32 [T] (weight version that sampled the token, -1 where not sampled);
-    routes: None or uint16 [T, moe layers, top-k] expert ids (NO_ROUTE = not recorded).
+    routes: None or uint16 [T, moe layers, top-k] expert ids (NO_ROUTE = not recorded);
+    picks: None or [T, full layers, index_topk] keys that were attended to (`rollout.picks`): None where no token of the
+    node has more than index_topk keys, or where they were not asked for.
     Raises ValueError if lengths differ: nothing is ever padded or cut to fit.
     """
 
@@ -73,10 +76,12 @@ class Node:
     snapshot: str | None = None
     """SnapshotId of the sandbox after this turn."""
     routes: np.ndarray | None = None
+    picks: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
-        for name in ("logprobs", "loss_mask", "versions") + (("routes",) if self.routes is not None else ()):
+        given = tuple(name for name in ("routes", "picks") if getattr(self, name) is not None)
+        for name in ("logprobs", "loss_mask", "versions", *given):
             if len(getattr(self, name)) != n:
                 raise ValueError(f"node of role {self.role}: {n} token ids but {len(getattr(self, name))} {name}")
         if not np.isfinite(self.logprobs).all():
@@ -155,6 +160,7 @@ class Trajectory:
                     },
                     "snapshot": n.snapshot,
                     "routes": None if n.routes is None else n.routes.tolist(),
+                    **({} if n.picks is None else {"picks": picked.to_json(n.picks)}),
                 }
             )
         return {
@@ -186,6 +192,7 @@ class Trajectory:
                     None if s is None else Sampling(s["temperature"], s["max_tokens"], s["seed"], tuple(s["stop_ids"])),
                     n["snapshot"],
                     None if n["routes"] is None else np.asarray(n["routes"], np.uint16),
+                    picked.from_json(n["picks"]) if "picks" in n else None,
                 )
             )
         return Trajectory(
