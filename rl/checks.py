@@ -207,7 +207,7 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             learner.router_replay and (not engine.record_routes or m.kind == "hf"),
             Verdict.FAIL,
             "router replay",
-            "a Hugging Face policy has no routes replayed: set learner.router_replay=false"
+            "vLLM reports no routes of a Hugging Face policy to replay: set learner.router_replay=false"
             if m.kind == "hf"
             else "learner.router_replay needs engine.record_routes=true (or set learner.router_replay=false)",
             "on" if learner.router_replay else "off",

@@ -46,12 +46,12 @@ class Generation:
     routes: np.ndarray | None = None
     prompt_routes: np.ndarray | None = None
     """Routes of the prompt tokens that were prefilled for this request, aligned with prompt_ids; or None."""
+    cached_tokens: int = 0
+    """Prompt tokens that were served from a state cache of the same weight version."""
     picks: np.ndarray | None = None
     """See `Node.picks`, aligned with token_ids."""
     prompt_picks: np.ndarray | None = None
     """Picks of the prompt tokens that were prefilled for this request, aligned with prompt_ids; or None."""
-    cached_tokens: int = 0
-    """Prompt tokens that were served from a state cache of the same weight version."""
 
 
 @dataclass(frozen=True)

@@ -133,16 +133,17 @@ def test_recorded_routes_are_replayed() -> None:
     compare(policy, case, chunk=16, routes=other)
 
 
-@pytest.mark.parametrize("how", [{}, {"recompute": True}, {"offload": True}])
-@pytest.mark.parametrize("variant", ["k31", "odd_k31", "odd_k31_all_keys"])
+@pytest.mark.parametrize(
+    "variant,how",
+    [("k31", {}), ("odd_k31_all_keys", {}), ("odd_k31", {}), ("odd_k31", {"recompute": True, "offload": True})],
+)
 def test_the_index_loss_is_that_of_whole_rows(variant: str, how: dict) -> None:
     preset, changes = VARIANTS[variant]
     policy = build(preset, **changes)
     enable_index_loss(policy)
-    for case in (Case([70, 9]), Case([13, 40, 8, 25, 60, 2, 9], [-1, 0, 0, 4, -1, -1, 5], seed=1)):
-        for chunk in (7, 32):
-            compare(policy, case, chunk=chunk, **how)
-    early = Case([80])  # later chunks score nothing, but their index loss reaches the keys of earlier ones
+    compare(policy, Case([45, 9]), chunk=16, **how)
+    compare(policy, Case([13, 24, 8, 15, 20, 2, 9], [-1, 0, 0, 4, -1, -1, 5], seed=1), chunk=7, **how)
+    early = Case([50])  # later chunks score nothing, but their index loss reaches the keys of earlier ones
     kept = early.source < 20
     early.at, early.source, early.temperature, early.grad = (
         x[kept] for x in (early.at, early.source, early.temperature, early.grad)
@@ -153,13 +154,13 @@ def test_the_index_loss_is_that_of_whole_rows(variant: str, how: dict) -> None:
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.parametrize("parents", [None, [-1, 0, 0]])
 def test_recorded_picks_are_replayed(parents: list[int] | None, learn: bool) -> None:
-    policy, case = build("tiny_odd"), Case([50, 31, 12], parents)
+    policy, case = build("tiny_odd"), Case([30, 21, 12], parents)
     enable_index_loss(policy, learn)
     k, g = policy.config.index_topk, case.generator
-    shape = (3, 50, len(policy.config.linear_attn_config.full_attn_layers), k)
+    shape = (3, 30, len(policy.config.linear_attn_config.full_attn_layers), k)
     picks = torch.full(shape, -1, dtype=torch.int32)
     for row, n in enumerate(case.lengths.tolist()):
-        past = 50 if parents and parents[row] >= 0 else 0
+        past = 30 if parents and parents[row] >= 0 else 0
         for t in range(n):
             for layer in range(shape[2]):
                 if (row, t) not in ((0, 20), (1, 3)):  # two that were not recorded
