@@ -263,9 +263,9 @@ def score_chunked(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Log-probs of given tokens, rows being computed `chunk` tokens at a time, forwards and backwards.
 
-    input_ids Long [B, T], lengths and parents Long [B], routes [B, T, L_moe, K], picks int32 [B, T, L_full, index_topk]:
-    as `Policy.forward`. at Long [M]: flat
-    positions b T + t of the tokens to score, source Long [M]: of those that predict them; temperature float [M].
+    input_ids Long [B, T], lengths and parents Long [B], routes [B, T, L_moe, K], picks int32 [B, T, L_full, k]: as
+    `Policy.forward`. at Long [M]: flat positions b T + t of the tokens to score, source Long [M]: of those that predict
+    them; temperature float [M].
     recompute: keep only the inputs of a layer's two parts, of the chunk that is differentiated, and make the rest
     again. offload: keep latents, selections and states in host memory. score(hidden [m, H], targets [m], temperature
     [m]): log-probs and entropies, `token_logprobs` of the policy's logits if None.

@@ -42,8 +42,8 @@ class Hidden:
     routes: Tensor | None
     """Long [B, T, L_moe, K]: experts that were used, best first; -1 at pads. None from a foreign model."""
     index_loss: Tensor | None = None
-    """Mean over tokens and full layers of the indexers' loss, if `dsa.enable_index_loss` is on; gradients reach indexers
-    only. A token that rows share counts once for each of them."""
+    """Mean over tokens and full layers of the indexers' loss, if `dsa.enable_index_loss` is on; gradients reach them
+    only. A token that rows share counts once for each row."""
     picks: Tensor | None = None
     """int32 [B, T, L_full, index_topk] if recorded: the keys that were attended to (`model.dsa`); -1 at pads."""
     mtp: Tensor | None = None

@@ -103,16 +103,15 @@ class Past:
                 keys = self.keys[layer]
                 keys[span] = indexer.keys(x).to(self.home)
                 given = None if self.replay is None else self.replay[span, layer]
-                live = None if given is None else (given < 0).all(-1, keepdim=True)
-                if live is None or bool(live.any()):
+                if given is None or bool((given < 0).all(-1).any()):
                     q, weights = indexer.queries(x, q_latent)
                     seen, start = _gather(keys, [*spans, span], self.device), sum(s.stop - s.start for s in spans)
                     index = select_keys(q, weights * indexer.head_dim**-0.5, seen, start, indexer.topk).to(self.home)
                     if given is not None:
-                        index = torch.where(live, F.pad(index, (0, indexer.topk - index.shape[1]), value=-1), given)
-                    self.selected[name] = index
-                else:
-                    self.selected[name] = given
+                        index = F.pad(index, (0, indexer.topk - index.shape[1]), value=-1)
+                        index = torch.where((given < 0).all(-1, keepdim=True), index, given)
+                    given = index
+                self.selected[name] = given
         return self.selected[name].to(self.device)
 
 

@@ -30,8 +30,8 @@ class Row:
 
     token_ids int32 [T]; mask bool [T] (sampled by the policy); behaviour float32 [T]; temperature float32 [T] (1 where
     not sampled); routes int16 [T, moe layers, top-k] (-1: not recorded, live routing) or None; picks [T, full layers,
-    index_topk] as `Node.picks`, positions in the row, or None; advantage: one number, kept apart from the token grid, so
-    that no token mask can take the reward away.
+    index_topk] as `Node.picks`, positions in the row, or None; advantage: one number, kept apart from the token grid,
+    so that no token mask can take the reward away.
     """
 
     id: str

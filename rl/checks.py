@@ -40,7 +40,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 _BOUNDS: dict[tuple[str, int], str] = {
     (">=", 0): "seed envs.floor envs.focus effort.warmup_steps effort.ramp_steps algorithm.max_staleness "
     "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage "
-    "learner.chunk_tokens learner.index_loss learner.index_warmup_steps learner.mtp_loss learner.beta1 learner.beta2 evaluation.every cluster.zero_stage cluster.reserve_gb "
+    "learner.chunk_tokens learner.beta1 learner.beta2 evaluation.every cluster.zero_stage cluster.reserve_gb "
+    "learner.index_loss learner.index_warmup_steps learner.mtp_loss "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
@@ -275,8 +276,8 @@ def check_auxiliary(config: Config, size: PolicySize) -> list[Check]:
             learner.mtp_loss > 0 and not size.mtp,
             Verdict.FAIL,
             "mtp",
-            f"learner.mtp_loss={learner.mtp_loss}: {size.name} has no layer for it (num_nextn_predict_layers is 0): set "
-            "it to 0",
+            f"learner.mtp_loss={learner.mtp_loss}: {size.name} has no layer for it (num_nextn_predict_layers is 0): "
+            "set it to 0",
             f"weight {learner.mtp_loss}" if learner.mtp_loss else "off",
         ),
         either(

@@ -217,8 +217,8 @@ class LearnerConfig:
     index_replay: bool = False
     """Train with the keys that the engine's sparse attention (K3.1) chose; needs engine.record_picks."""
     index_loss: float = 0.0
-    """Weight of the indexers' own loss on the selected keys (K3.1), a mean over all tokens of the batch. They learn from
-    nothing else, and nothing else from it; it counts in clip_grad_norm. 0: indexers are frozen."""
+    """Weight of the indexers' own loss on the selected keys (K3.1), a mean over all tokens of the batch. They learn
+    from nothing else, and nothing else from it; it counts in clip_grad_norm. 0: indexers are frozen."""
     index_warmup_steps: int = 0
     """First steps that train the indexers alone, by their loss over all keys, with attention to all keys: for a model
     that was trained without them. Then the optimizer begins anew."""

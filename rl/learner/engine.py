@@ -24,8 +24,8 @@ BUCKET = 50_000_000
 
 def freeze(policy: nn.Module, config: LearnerConfig) -> list[str]:
     """Switch gradients off where this run does not train; returns the names."""
-    parts = () if config.index_loss or config.index_warmup_steps else (INDEXER,)
-    parts += () if config.mtp_loss else (MTP,)
+    learns = {INDEXER: bool(config.index_loss or config.index_warmup_steps), MTP: bool(config.mtp_loss)}
+    parts = [part for part, on in learns.items() if not on]
     frozen = [name for name, _ in policy.named_parameters() if any(part in name for part in parts)]
     for name, p in policy.named_parameters():
         if name in frozen:

@@ -190,9 +190,7 @@ class LearnerRank:
     def _compare(self, batch: MicroBatch, before: torch.Tensor) -> None:
         """Score some of the step's rows again with the learner's own picks; `before` is what replay gave, as below."""
         self.policy.eval()
-        live = score(
-            self.engine.module, batch, self.config.learner.router_replay, self.device, record_picks=True
-        )
+        live = score(self.engine.module, batch, self.config.learner.router_replay, self.device, record_picks=True)
         self.auxiliary.compare(live, before[: len(batch.ids)], batch)
 
     @torch.no_grad()

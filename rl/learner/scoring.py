@@ -115,9 +115,7 @@ def score(
     ids = torch.as_tensor(batch.input_ids).to(device)
     lengths = torch.as_tensor(batch.lengths).to(device)
     picks = replayed(batch, device) if index_replay else None
-    logprob, entropy, used, *rest = module(
-        ids, lengths, at, source, temperature, routes, parents, picks, record_picks
-    )
+    logprob, entropy, used, *rest = module(ids, lengths, at, source, temperature, routes, parents, picks, record_picks)
     grid = logprob.new_zeros(ids.numel())
     return Scored(
         grid.index_copy(0, at, logprob).view(-1, width),

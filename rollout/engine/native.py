@@ -351,8 +351,8 @@ class NativeEngine:
         order.done[s.index] = generation
         if len(order.done) == len(request.sampling):
             out = [order.done[i] for i in range(len(request.sampling))]
-            known = {"prompt_routes": order.prompt_routes, "prompt_picks": order.prompt_picks}
-            out = [replace(g, cached_tokens=order.cached, **known) for g in out]
+            routes, picks, cached = order.prompt_routes, order.prompt_picks, order.cached
+            out = [replace(g, prompt_routes=routes, prompt_picks=picks, cached_tokens=cached) for g in out]
             self._finished.append((request.id, out))
             del self._orders[request.id]
 

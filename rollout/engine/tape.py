@@ -16,7 +16,7 @@ Piece = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, np.ndarray 
 
 
 class Tape:
-    """Columns ids, logps, versions, routes and picks of the rows of a batch. Row numbers are those of the decode state."""
+    """Columns ids, logps, versions, routes, picks of the rows of a batch. Row numbers are those of the decode state."""
 
     def __init__(self, rows: int) -> None:
         self._ids = np.zeros((_STEPS, rows), np.int32)
@@ -81,8 +81,8 @@ class Tape:
         return np.concatenate([p[0] for p in self._pieces[row]])
 
     def columns(self, row: int) -> Piece:
-        """ids int32 [T], logps float32 [T], versions int32 [T], routes uint16 [T, L, K] or None, and picks [T, L_full, k]
-        or None: a sequence so far.
+        """A sequence so far: ids int32 [T], logps float32 [T], versions int32 [T], routes uint16 [T, L, K] or None, and
+        picks [T, L_full, k] or None.
         """
         self._cut(row)
         pieces = self._pieces[row]

@@ -56,7 +56,11 @@ class Case:
         out = policy(self.ids, self.lengths, routes, self.parents, picks=picks)
         hidden = out.hidden.flatten(0, 1)[self.source]
         temperature = self.temperature.to(policy.dtype)
-        return *token_logprobs(policy.logits(hidden), self.ids.flatten()[self.at], temperature), out.routes, out.index_loss
+        return (
+            *token_logprobs(policy.logits(hidden), self.ids.flatten()[self.at], temperature),
+            out.routes,
+            out.index_loss,
+        )
 
     def chunked(self, policy: Policy, routes: Tensor | None = None, **how) -> tuple[Any, ...]:
         places = (self.ids, self.lengths, self.at, self.source, self.temperature.to(policy.dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from rl.batch import MicroBatch, Row, TrainBatch
 from rl.learner import auxiliary, engine, replay
 from rl.learner.auxiliary import Auxiliary
 from rl.learner.scoring import Scorer, score
-from rollout.picks import no_pick, stored
+from rollout.picks import stored
 
 K, FULL = 7, 3
 """index_topk and full-attention layers of the preset tiny_odd."""
@@ -43,8 +44,8 @@ def folder(at: Path) -> Path:
 
 
 def picked(rows: list[Row], seed: int = 0, same: bool = True) -> list[Row]:
-    """The rows with random picks from position k on, alike in a prompt that they share (unless not `same`); one token in
-    seven was not recorded.
+    """The rows with random picks from position k on, alike in a prompt that they share (unless not `same`); one token
+    in seven was not recorded.
     """
     out = []
     for i, row in enumerate(rows):
@@ -297,7 +298,7 @@ def ranks(rank: int, meeting: Any, place: Path) -> dict[str, Any]:
         learner.save(saved)
         made += run(learner, 2, 4)
         out[f"{name}_after"] = out["step_3"]
-        same = [{k for k in a if a[k].tobytes() == b[k].tobytes()} for a, b in zip(made[:-1], made[1:], strict=True)]
+        same = [{k for k in a if a[k].tobytes() == b[k].tobytes()} for a, b in pairwise(made)]
         out[f"{name}_same"] = same
         again = start(**real)
         again.load(saved)

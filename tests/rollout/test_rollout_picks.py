@@ -1,5 +1,5 @@
-"""Laws of picks on their way from an engine to a row: those of a plain forward, whatever else is in the batch; kept once,
-stored to the bit."""
+"""Laws of picks on their way from an engine to a row: those of a plain forward, whatever else is in the batch; kept
+once, stored to the bit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from engine_tools import arrays, drain, engine_of, policy_of, prompts, request
+from worlds import order
 
 from model import K3Config, Policy, QuantSpec
 from rewards.efforts import Effort
@@ -16,7 +17,6 @@ from rollout.engine.base import Generation
 from rollout.engine.weights import describe
 from rollout.picks import from_json, merged, no_pick, nothing, pick_type, positions, recorded, stored, to_json
 from rollout.trajectory import Node, Trajectory
-from worlds import order
 
 K = 7
 """index_topk of the preset tiny_odd."""
