@@ -48,7 +48,7 @@ class Bench:
 
     def __init__(self, chunks: int, groups: int, start: str, seed: int = 0) -> None:
         self.solo = solo = Solo(configured({}, seed), start, device="cpu")
-        freeze(solo.policy)
+        freeze(solo.policy, solo.config.learner)
         named = [(n, p) for n, p in solo.policy.named_parameters() if p.requires_grad]
         self.names, self.parameters = [n for n, _ in named], [p for _, p in named]
         self.scorer = Scorer(solo.policy)

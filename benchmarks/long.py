@@ -60,7 +60,7 @@ def step(args: argparse.Namespace) -> dict[str, Any]:
     at = torch.arange(1, args.tokens, device=device)
     lengths, temperature = torch.tensor([args.tokens]), torch.ones(args.tokens - 1, device=device)
     clock, busy = [_now(device)], time.process_time()
-    logprob, _, _ = score_chunked(
+    logprob, *_ = score_chunked(
         policy, ids, lengths, at, at - 1, temperature, chunk=args.chunk, recompute=args.recompute, offload=args.offload
     )
     loss = -logprob.mean()

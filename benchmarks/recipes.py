@@ -63,7 +63,7 @@ def run(start: str, name: str, changes: dict[str, Any], seed: int, args: argpars
 
     solo = Solo(configured(changes, seed), start, args.envs, args.device)
     config, policy, state = solo.config, solo.policy, solo.state
-    freeze(policy)
+    freeze(policy, config.learner)
     trained = [p for p in policy.parameters() if p.requires_grad]
     optimizer = build_optimizer(parameter_groups(policy, config.learner), config.learner)
     names = {p: name for name, p in policy.named_parameters() if p.requires_grad}

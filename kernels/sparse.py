@@ -67,3 +67,13 @@ def sparse_attend(q: Tensor, latents: Tensor, index: Tensor, rank: int, scale: f
     is named). Returns [T, h, rank].
     """
     return call(_Sparse, q, latents, index, rank, scale)
+
+
+@torch.no_grad()
+def sparse_shares(q: Tensor, latents: Tensor, index: Tensor, scale: float) -> Tensor:
+    """[T, k]: the probabilities of `sparse_attend`, averaged over heads; 0 where no latent is named. No gradient."""
+    out = []
+    for part in _parts(index, latents.shape[1]):
+        read, none = _read(latents, index[part])
+        out.append(torch.softmax(torch.baddbmm(none, q[part], read.mT, alpha=scale), -1).mean(1))
+    return torch.cat(out)

@@ -5,6 +5,7 @@ last convolution inputs, and, of every token, the latents and the selected keys 
 goes through the chunks in reverse: it runs a chunk again from what it started with, and differentiates the log-probs of
 its tokens together with what later chunks handed back: gradients of the states at its end and of its own latents. The
 sum over chunks is the gradient of the whole row, for any loss of the log-probs. Nothing is cut off or approximated.
+The indexers' loss on the selected keys is computed along, each chunk's on its own tokens.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 from model.decoder import Policy
-from model.dsa import Indexer
+from model.dsa import Indexer, check_replay
 from model.kda import KDA
 from model.logprob import token_logprobs
 from model.mla import MLA
 from model.packing import Packing
-from model.past import Past, attend
+from model.past import Attended, Past, attend
 
 Score = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 States = list[Tensor]
@@ -63,11 +64,19 @@ class _Run:
     """One batch of rows, forwards once and backwards once."""
 
     def __init__(
-        self, policy: Policy, ids: Tensor, packing: Packing, chunks: list[_Chunk], recompute: bool, offload: bool
+        self,
+        policy: Policy,
+        ids: Tensor,
+        packing: Packing,
+        chunks: list[_Chunk],
+        recompute: bool,
+        offload: bool,
+        picks: Tensor | None = None,
+        index_loss: bool = False,
     ) -> None:
         self.policy, self.ids, self.packing, self.chunks = policy, ids, packing, chunks
         self.recompute = recompute
-        self.past = Past(policy.config, packing.tokens, policy.dtype, policy.device, offload)
+        self.past = Past(policy.config, packing.tokens, policy.dtype, policy.device, offload, picks, index_loss)
         la = policy.config.linear_attn_config
         self.kda, self.full = len(la.kda_layers), len(la.full_attn_layers)
         self.continued = {c.before for c in chunks}
@@ -76,6 +85,9 @@ class _Run:
         self._packings: dict[int, Packing] = {}
         shape = (packing.tokens, len(policy.config.moe_layers), policy.config.num_experts_per_token)
         self.routes = torch.empty(shape, dtype=torch.int64, device=policy.device)
+        self.wide = torch.float64 if policy.dtype == torch.float64 else torch.float32
+        self.index_loss = torch.zeros((), dtype=self.wide, device=policy.device)
+        """As `Hidden.index_loss`, summed over chunks in the forward pass; 0 if the indexers do not learn."""
 
     def score_at(self, at: Tensor, targets: Tensor, temperature: Tensor, score: Score) -> None:
         """What is scored: `targets` [M] of the tokens behind packed tokens `at` Long [M]."""
@@ -97,12 +109,12 @@ class _Run:
             return checkpoint(f, *args, use_reentrant=False, preserve_rng_state=False)
         return f(*args)
 
-    def _layers(self, i: int, start: States, routes: Tensor | None) -> tuple[Tensor, Tensor, States, list[Tensor]]:
-        """(hidden [T, H], chosen experts [T, L_moe, K], states at the end, latents of the full layers) of chunk i."""
+    def _layers(self, i: int, start: States, routes: Tensor | None) -> tuple[Tensor, Tensor, States, list[Attended]]:
+        """(hidden [T, H], chosen experts [T, L_moe, K], states at the end, what the full layers gave) of chunk i."""
         chunk = self.chunks[i]
         packing = self._packing(chunk.span.stop - chunk.span.start)
         end: States = [*range(2 * self.kda)]  # type: ignore[list-item]
-        latents: list[Tensor] = [*range(self.full)]  # type: ignore[list-item]
+        full: list[Attended] = [*range(self.full)]  # type: ignore[list-item]
 
         def mixer(layer: int, m: nn.Module, x: Tensor) -> Tensor:
             slot = self.policy._slot[layer]
@@ -111,12 +123,24 @@ class _Run:
                 y, end[slot], end[self.kda + slot] = self._around(m, x, packing, *carried)
             else:
                 f = partial(attend, cast("MLA", m), past=self.past, layer=slot, span=chunk.span, spans=chunk.past)
-                y, latents[slot] = self._around(f, x)
+                full[slot] = self._around(f, x)
+                y = full[slot].y
             return y
 
         copies = None if self.packing.copies is None else self.packing.copies[chunk.span]
         hidden, chosen = self.policy.model(self.ids[chunk.span], mixer, routes, copies, around=self._around)
-        return hidden, chosen, end, latents
+        return hidden, chosen, end, full
+
+    def _index_loss(self, i: int, full: list[Attended]) -> Tensor | None:
+        """Chunk i's part of `Hidden.index_loss`; None if the indexers do not learn."""
+        losses = [a.loss for a in full if a.loss is not None]
+        if not losses:
+            return None
+        each = torch.stack(losses).mean(0).to(self.wide)
+        copies = self.packing.copies
+        if copies is None:
+            return each.sum() / self.packing.tokens
+        return (each * copies[self.chunks[i].span]).sum() / copies.sum()
 
     def _scored(self, i: int, hidden: Tensor) -> tuple[slice, Tensor, Tensor] | None:
         """(which of the ordered scores, their log-probs and entropies) that chunk i predicts, None if none."""
@@ -131,8 +155,7 @@ class _Run:
 
         Where gradients are enabled the arithmetic is that of the backward pass's forward, and balances are counted.
         """
-        wide = torch.float64 if self.policy.dtype == torch.float64 else torch.float32
-        logprob, entropy = (torch.zeros(len(self.at), dtype=wide, device=self.policy.device) for _ in range(2))
+        logprob, entropy = (torch.zeros(len(self.at), dtype=self.wide, device=self.policy.device) for _ in range(2))
         for i, chunk in enumerate(self.chunks):
             scored = self._forward(i, None if routes is None else routes[chunk.span])
             if scored is not None:
@@ -142,10 +165,12 @@ class _Run:
     def _forward(self, i: int, routes: Tensor | None) -> tuple[slice, Tensor, Tensor] | None:
         """Run chunk i and keep what others start from and read; what it scores, as `_scored`."""
         chunk = self.chunks[i]
-        hidden, self.routes[chunk.span], end, latents = self._layers(i, self._start(chunk), routes)
+        hidden, self.routes[chunk.span], end, full = self._layers(i, self._start(chunk), routes)
         self.states.append([s.detach().to(self.past.home) for s in end] if i in self.continued else [])
-        for layer, latent in enumerate(latents):
-            self.past.latents[layer][chunk.span] = latent.detach()
+        for layer, attended in enumerate(full):
+            self.past.latents[layer][chunk.span] = attended.latent.detach()
+        if (index_loss := self._index_loss(i, full)) is not None:
+            self.index_loss += index_loss.detach()
         with torch.no_grad():
             return self._scored(i, hidden.detach())
 
@@ -153,15 +178,17 @@ class _Run:
         """The states that a chunk starts from; empty at position 0."""
         return [] if chunk.before is None else [s.to(self.policy.device) for s in self.states[chunk.before]]
 
-    def backward(self, grad: Tensor, params: list[Tensor]) -> list[Tensor | None]:
-        """Gradients of `params` for the gradient `grad` [M] of the log-probs; None where nothing depends on one."""
+    def backward(self, grad: Tensor, index_grad: Tensor, params: list[Tensor]) -> list[Tensor | None]:
+        """Gradients of `params` for the gradients `grad` [M] of the log-probs and `index_grad` of the index loss; None
+        where nothing depends on one.
+        """
         grad = grad[self.order]
         self.past.start_gradients()
         handed: dict[int, States] = {}
         total: list[Tensor | None] = [None] * len(params)
         for i in reversed(range(len(self.chunks))):
             before = self.chunks[i].before
-            got, back = self._backward(i, grad, handed.pop(i, []), params)
+            got, back = self._backward(i, grad, index_grad, handed.pop(i, []), params)
             self.states[i] = []
             for n, g in enumerate(got):
                 if g is not None:
@@ -173,7 +200,7 @@ class _Run:
         return total
 
     def _backward(
-        self, i: int, grad: Tensor, handed: States, params: list[Tensor]
+        self, i: int, grad: Tensor, index_grad: Tensor, handed: States, params: list[Tensor]
     ) -> tuple[tuple[Tensor | None, ...], States]:
         """(gradients of `params`, of the states that it starts from) of chunk i.
 
@@ -182,12 +209,15 @@ class _Run:
         chunk = self.chunks[i]
         start = [s.detach().requires_grad_() for s in self._start(chunk)]
         with torch.enable_grad():
-            hidden, _, end, latents = self._layers(i, start, self.routes[chunk.span])
-            scored = self._scored(i, hidden)
+            hidden, _, end, full = self._layers(i, start, self.routes[chunk.span])
+            scored, index_loss = self._scored(i, hidden), self._index_loss(i, full)
         outputs, grads = ([], []) if scored is None else ([scored[1]], [grad[scored[0]]])
         if handed:
-            outputs += [*end, *latents]
+            outputs += [*end, *(a.latent for a in full)]
             grads += handed + [self.past.gradient(layer, chunk.span) for layer in range(self.full)]
+        if index_loss is not None:
+            outputs += [index_loss, *(a.keys for a in full if a.keys is not None)]
+            grads += [index_grad] + [self.past.gradient(layer, chunk.span, "keys") for layer in range(self.full)]
         if not outputs:
             return (), []
         got = torch.autograd.grad(outputs, [*params, self.past.anchor, *start], grads, allow_unused=True)
@@ -199,20 +229,20 @@ class _Node(Function):
     """The whole run as one node: its backward hands each parameter one gradient, the sum over all chunks."""
 
     @staticmethod
-    def forward(ctx: Any, run: _Run, routes: Tensor | None, *params: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(ctx: Any, run: _Run, routes: Tensor | None, *params: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         with torch.enable_grad():
             logprob, entropy = run.forward(routes)
         ctx.run = run
         ctx.save_for_backward(*params)
         ctx.mark_non_differentiable(entropy)
-        return logprob, entropy
+        return logprob, entropy, run.index_loss
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, _: Tensor, index_grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         if ctx.run is None:
             raise RuntimeError("a chunked forward can be differentiated once: score again")
         run, ctx.run = ctx.run, None
-        return None, None, *run.backward(grad, list(ctx.saved_tensors))
+        return None, None, *run.backward(grad, index_grad, list(ctx.saved_tensors))
 
 
 def score_chunked(
@@ -224,35 +254,46 @@ def score_chunked(
     temperature: Tensor,
     routes: Tensor | None = None,
     parents: Tensor | None = None,
+    picks: Tensor | None = None,
     *,
     chunk: int,
     recompute: bool = False,
     offload: bool = False,
     score: Score | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Log-probs of given tokens, rows being computed `chunk` tokens at a time, forwards and backwards.
 
-    input_ids Long [B, T], lengths and parents Long [B], routes [B, T, L_moe, K]: as `Policy.forward`. at Long [M]: flat
-    positions b T + t of the tokens to score, source Long [M]: of those that predict them; temperature float [M].
+    input_ids Long [B, T], lengths and parents Long [B], routes [B, T, L_moe, K], picks int32 [B, T, L_full, k]: as
+    `Policy.forward`. at Long [M]: flat positions b T + t of the tokens to score, source Long [M]: of those that predict
+    them; temperature float [M].
     recompute: keep only the inputs of a layer's two parts, of the chunk that is differentiated, and make the rest
     again. offload: keep latents, selections and states in host memory. score(hidden [m, H], targets [m], temperature
     [m]): log-probs and entropies, `token_logprobs` of the policy's logits if None.
-    Returns (log-probs [M], entropies [M] without gradient, routes that were used [B, T, L_moe, K], -1 at pads).
-    Raises ValueError for a chunk below 1, an enabled index loss, or a source at a pad.
+    Returns (log-probs [M], entropies [M] without gradient, routes that were used [B, T, L_moe, K], -1 at pads, the
+    index loss as `Hidden.index_loss`).
+    Raises ValueError for a chunk below 1, a dense index loss, an enabled MTP layer, a source at a pad, or wrong picks.
     """
     if chunk < 1:
         raise ValueError(f"chunk {chunk}: must be at least 1 token")
     learn = torch.is_grad_enabled()
-    if learn and any(m.learn for m in policy.modules() if isinstance(m, Indexer)):
-        raise ValueError("the index loss is not computed in chunks: enable_index_loss(policy, False)")
+    learning = [m for m in policy.modules() if isinstance(m, Indexer) and m.learn and learn]
+    if any(m.dense for m in learning):
+        raise ValueError("the indexers' dense warm-up attends to every key: it is not computed in chunks")
+    if learn and policy.model.mtp is not None and policy.model.mtp.learn:
+        raise ValueError("the MTP layer attends to whole rows: it is not computed in chunks, enable_mtp(policy, False)")
+    index_loss = any(p.requires_grad for m in learning for p in m.parameters())
     b, t = input_ids.shape
     device = policy.device
     packing = Packing(lengths.to(device), t, parents)
     cells = packing.row * t + packing.pos
     if routes is not None:
         routes = routes.to(device).flatten(0, 1)[cells]
+    if picks is not None:
+        policy._check_picks(picks, b, t)
+        picks = picks.to(device).flatten(0, 1)[cells]
+        check_replay(picks, packing.row, packing.pos, packing.position)
     chunks = _chunks(lengths.tolist(), [-1] * b if parents is None else parents.tolist(), chunk)
-    run = _Run(policy, input_ids.to(device).flatten()[cells], packing, chunks, recompute, offload)
+    run = _Run(policy, input_ids.to(device).flatten()[cells], packing, chunks, recompute, offload, picks, index_loss)
     packed = cells.new_full((b * t,), -1)
     packed[cells] = torch.arange(packing.tokens, device=device)
     packed = packed[source.to(device)]
@@ -263,9 +304,9 @@ def score_chunked(
     run.score_at(packed, targets, temperature.to(device), score or own)
     params = [p for p in policy.parameters() if p.requires_grad]
     if learn and params:
-        logprob, entropy = _Node.apply(run, routes, *params)
+        logprob, entropy, loss = _Node.apply(run, routes, *params)
     else:
-        logprob, entropy = run.forward(routes)
+        (logprob, entropy), loss = run.forward(routes), run.index_loss
     used = run.routes.new_full((b * t, *run.routes.shape[1:]), -1)
     used[cells] = run.routes
-    return logprob, entropy, used.view(b, t, *run.routes.shape[1:])
+    return logprob, entropy, used.view(b, t, *run.routes.shape[1:]), loss if index_loss else None

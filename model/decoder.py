@@ -42,7 +42,8 @@ class Hidden:
     routes: Tensor | None
     """Long [B, T, L_moe, K]: experts that were used, best first; -1 at pads. None from a foreign model."""
     index_loss: Tensor | None = None
-    """Mean over full layers of the indexers' loss, if `dsa.enable_index_loss` is on; gradients reach indexers only."""
+    """Mean over tokens and full layers of the indexers' loss, if `dsa.enable_index_loss` is on; gradients reach them
+    only. A token that rows share counts once for each row."""
     picks: Tensor | None = None
     """int32 [B, T, L_full, index_topk] if recorded: the keys that were attended to (`model.dsa`); -1 at pads."""
     mtp: Tensor | None = None
@@ -336,6 +337,12 @@ class Policy(nn.Module):
     def new_state(self, capacity: int, max_len: int) -> DecodeState:
         """An empty decode state for `capacity` sequences of at most `max_len` tokens."""
         return DecodeState(self.config, capacity, max_len, self.dtype, self.device)
+
+    def new_picks(self, *lead: int) -> Tensor:
+        """int32 [*lead, L_full, index_topk] for `prefill`, `extend` or `decode` to fill."""
+        self._check_picks(None)
+        shape = (*lead, len(self.config.linear_attn_config.full_attn_layers), self.config.index_topk or 0)
+        return torch.empty(shape, dtype=torch.int32, device=self.device)
 
     def prefill(
         self,

@@ -138,6 +138,11 @@ def index_loss(scores: Tensor, selected: Tensor, attention: Tensor) -> Tensor:
     return (torch.xlogy(p, p) - p * log_q).sum(-1)
 
 
+def token_mean(each: Tensor, copies: Tensor | None) -> Tensor:
+    """Mean of one value a token [N], a token counting once for each of the rows that it stands for (copies [N])."""
+    return each.mean() if copies is None else (each * copies).sum() / copies.sum()
+
+
 # --- switches -----------------------------------------------------------------------------------------------------
 
 

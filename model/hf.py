@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from model.decoder import Hidden
 from model.hf_folder import Folder, differences, read_folder
 from model.hf_layout import Part, layout, own_tensors
+from model.hf_routes import replayed
 
 _PROBE_LEN = 4
 """Tokens of the checks that a model is causal and that hidden state and head alone give its logits."""
@@ -24,7 +25,7 @@ class HFPolicy(nn.Module):
     """A transformers causal language model: right-padded ids in, hidden states and logits out, public weight names.
 
     `config` is the folder's own configuration (vocab_size, hidden_size, num_hidden_layers, ...). Dense, or a mixture of
-    experts in transformers' stacked form; the experts that its routers choose are recorded, none are replayed. The
+    experts in transformers' stacked form; the experts that its routers choose are recorded, and replayed if given. The
     routers train like every other weight, without an auxiliary loss; `learner.lr_scale` at 0 for `.gate.` holds them.
     """
 
@@ -83,12 +84,14 @@ class HFPolicy(nn.Module):
 
     def forward(self, input_ids: Tensor, lengths: Tensor, routes: Tensor | None = None) -> Hidden:
         """Hidden states after the final norm [B, T, H] of right-padded ids Long [B, T] with lengths Long [B], 0 at
-        pads; routes Long [B, T, MoE layers, K] as the routers chose them, -1 at pads, None for a dense model.
+        pads; routes Long [B, T, MoE layers, K] as they were used, -1 at pads, None for a dense model. Where those given
+        are >= 0 they are used, with weights from the live scores.
 
-        Raises ValueError if routes are given (there is nothing that replays them), or rows are beyond the context.
+        Raises ValueError if routes do not fit or are of an architecture that none are replayed for, or rows are beyond
+        the context.
         """
-        if routes is not None:
-            raise ValueError("a Hugging Face policy cannot have routes replayed: set learner.router_replay=false")
+        if routes is not None and not self.moe_blocks:
+            raise ValueError("a dense model has no routes to replay: set learner.router_replay=false")
         b, t = input_ids.shape
         context = getattr(self.config, "max_position_embeddings", None) or t
         if t > context:
@@ -99,13 +102,15 @@ class HFPolicy(nn.Module):
         real = position < lengths.to(input_ids.device)[:, None]
         chosen: list[Tensor] = []
         hooks = [m.experts.register_forward_pre_hook(lambda _, args: chosen.append(args[1])) for m in self.moe_blocks]
+        given = None if routes is None else routes.to(input_ids.device).flatten(0, 1)
         try:
-            out = self.model.base_model(
-                input_ids=input_ids,
-                attention_mask=real.long(),
-                position_ids=position.expand_as(input_ids),
-                use_cache=False,
-            )
+            with replayed(self.config.model_type, self.moe_blocks, given):
+                out = self.model.base_model(
+                    input_ids=input_ids,
+                    attention_mask=real.long(),
+                    position_ids=position.expand_as(input_ids),
+                    use_cache=False,
+                )
         finally:
             for hook in hooks:
                 hook.remove()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from model.config import K3Config
-from model.dsa import Indexer, Picks, index_loss, mask_of, picks_of, select_topk
+from model.dsa import Indexer, Picks, index_loss, mask_of, picks_of, select_topk, token_mean
 from model.joined import Derived, Joined
 from model.norms import RMSNorm
 from model.packing import Blocks, Packing
@@ -142,7 +142,8 @@ class MLA(Derived):
                 scores = [s.gather(2, i.long().clamp(min=0)) for s, i in zip(scores, chosen, strict=True)]
                 seen = [i >= 0 for i in chosen]
             pieces = zip(scores, seen, done, strict=True)
-            loss = blocks.join([index_loss(s, some, p.detach().mean(1)) for s, some, (_, p) in pieces]).mean()
+            each = blocks.join([index_loss(s, some, p.detach().mean(1)) for s, some, (_, p) in pieces])
+            loss = token_mean(each, packing.copies)
         return self._output(blocks.join([o for o, _ in done]), gate), latent, index_keys, loss
 
     def _select(

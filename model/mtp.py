@@ -40,6 +40,8 @@ class MTPLayer(nn.Module):
         super().__init__()
         h, eps = config.hidden_size, config.rms_norm_eps
         self.learn = False
+        self.detached = False
+        """Read the trunk's hidden states and embeddings without a gradient to them: the layer learns, nothing else."""
         self.enorm, self.hnorm = RMSNorm(h, eps), RMSNorm(h, eps)
         self.eh_proj = nn.Linear(2 * h, h, bias=False)
         self.self_attn = MLA(replace(config, index_topk=None))
@@ -51,6 +53,8 @@ class MTPLayer(nn.Module):
         """hidden [N, H] before the final norm and the embedding [N, H] of each token itself -> [N, H] after
         shared_head.norm. A row's last token has no next one: what it gives is not to be read.
         """
+        if self.detached:
+            hidden, embedded = hidden.detach(), embedded.detach()
         following = torch.cat((embedded[1:], torch.zeros_like(embedded[:1])))
         following = following.masked_fill((packing.pos == 0).unsqueeze(1), 0.0)
         following = following.index_fill(0, packing.last, 0.0)
@@ -60,11 +64,14 @@ class MTPLayer(nn.Module):
         return self.shared_head.norm(x)
 
 
-def enable_mtp(policy: Policy, on: bool = True) -> None:
-    """Compute (or not) `Hidden.mtp` in forwards. Raises ValueError if the model has no MTP layer."""
+def enable_mtp(policy: Policy, on: bool = True, detached: bool = False) -> None:
+    """Compute (or not) `Hidden.mtp` in forwards; `detached`: its loss moves the MTP layer alone, not the trunk.
+
+    Raises ValueError if the model has no MTP layer.
+    """
     if policy.model.mtp is None:
         raise ValueError("the model has no MTP layer: set num_nextn_predict_layers to 1")
-    policy.model.mtp.learn = on
+    policy.model.mtp.learn, policy.model.mtp.detached = on, on and detached
 
 
 def mtp_loss(policy: Policy, out: Hidden, input_ids: Tensor, lengths: Tensor) -> Tensor:
@@ -73,9 +80,19 @@ def mtp_loss(policy: Policy, out: Hidden, input_ids: Tensor, lengths: Tensor) ->
     input_ids Long [B, T], lengths Long [B] of the forward that gave `out`; gradients reach the trunk too.
     Raises ValueError if the forward did not compute it.
     """
+    real = torch.arange(input_ids.shape[1], device=input_ids.device) < lengths.to(input_ids.device).unsqueeze(1)
+    total, count = mtp_sum(policy, out, input_ids, real)
+    return total / max(1, count)
+
+
+def mtp_sum(policy: Policy, out: Hidden, input_ids: Tensor, mask: Tensor) -> tuple[Tensor, int]:
+    """(summed cross-entropy in nats of the tokens in mask Bool [B, T], their number): each is predicted two before it.
+
+    The first two tokens of a row are predicted by nothing and not counted. Raises ValueError as `mtp_loss`.
+    """
     if out.mtp is None or policy.model.mtp is None:
         raise ValueError("no MTP output in this forward: call enable_mtp(policy) before it")
-    counted = torch.arange(2, input_ids.shape[1], device=input_ids.device) < lengths.to(input_ids.device).unsqueeze(1)
+    counted = mask[:, 2:]
     logits = policy.model.mtp.shared_head.head(out.mtp[:, :-2][counted])
     total = nn.functional.cross_entropy(logits, input_ids[:, 2:][counted], reduction="sum")
-    return total / counted.sum().clamp(min=1)
+    return total, int(counted.sum())

@@ -1,27 +1,59 @@
-"""What a chunk of a long row reads of the tokens before it in full attention, and the gradient that it leaves there."""
+"""What a chunk of a long row reads of the tokens before it in full attention, and the gradient that it leaves there.
+
+Where the indexers learn, a chunk reads the index keys of earlier tokens as it reads their latents, and leaves them a
+gradient too.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from kernels.flash import latent_attend
-from kernels.sparse import sparse_attend
+from kernels.sparse import sparse_attend, sparse_shares
 from kernels.topk import select_keys
 from model.config import K3Config
-from model.mla import MLA
+from model.dsa import Indexer, index_loss
+from model.mla import GATHERED, MLA
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """What a full layer gives for a chunk of T tokens."""
+
+    y: Tensor
+    """[T, H]."""
+    latent: Tensor
+    """[T, D]: the tokens' own latents."""
+    keys: Tensor | None = None
+    """[T, d]: their index keys, where the indexer learns."""
+    loss: Tensor | None = None
+    """[T]: each token's index loss, there."""
 
 
 class Past:
-    """Latents and index keys of N packed tokens for every full layer; selections; gradients of the latents.
+    """Latents and index keys of N packed tokens for every full layer; selections; gradients of latents and keys.
 
     With `offload` they lie in host memory (pinned, for a GPU) and come to the device one layer at a time.
     """
 
-    def __init__(self, config: K3Config, tokens: int, dtype: torch.dtype, device: torch.device, offload: bool) -> None:
+    def __init__(
+        self,
+        config: K3Config,
+        tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        offload: bool,
+        replay: Tensor | None = None,
+        learn: bool = False,
+    ) -> None:
+        """replay int32 [N, L_full, k]: selections that were recorded, see `model.dsa`; learn: the indexers do."""
         self.device, self.home = device, torch.device("cpu") if offload else device
         self.pin = offload and device.type == "cuda"
         layers, indexed = len(config.linear_attn_config.full_attn_layers), config.index_topk is not None
@@ -29,7 +61,9 @@ class Past:
         self.keys = [self._empty(tokens, config.index_head_dim, dtype) for _ in range(layers * indexed)]
         self.selected: dict[tuple[int, int], Tensor] = {}
         """Int [T, k] by (layer, first token of the chunk): what `select_keys` chose."""
-        self._grads: list[Tensor] = []
+        self.replay = None if replay is None else replay.to(self.home)
+        self.learn = learn
+        self._grads: dict[str, list[Tensor]] = {}
         self.anchor = torch.zeros((), dtype=dtype, device=device, requires_grad=True)
         """Differentiate for it too: autograd visits only what leads to the inputs that it is asked for."""
 
@@ -37,50 +71,63 @@ class Past:
         return torch.empty(tokens, width, dtype=dtype, device=self.home, pin_memory=self.pin)
 
     def start_gradients(self) -> None:
-        """Set the gradients to zero; index keys are not needed any more."""
-        self.keys = []
-        self._grads = [torch.zeros_like(x) for x in self.latents]
+        """Set the gradients to zero; index keys are not needed any more, unless the indexers learn."""
+        if not self.learn:
+            self.keys = []
+        self._grads = {kind: [torch.zeros_like(x) for x in getattr(self, kind)] for kind in ("latents", "keys")}
 
-    def gradient(self, layer: int, span: slice) -> Tensor:
-        """What later chunks left in the latents of `span` [T, D]."""
-        return self._grads[layer][span].to(self.device)
+    def gradient(self, layer: int, span: slice, kind: str = "latents") -> Tensor:
+        """What later chunks left in the latents (or "keys") of `span` [T, .]."""
+        return self._grads[kind][layer][span].to(self.device)
 
-    def read(self, layer: int, spans: list[slice]) -> Tensor:
-        """Latents [p, D] of `spans`; their gradient is added to what later chunks left."""
-        return _Deposit.apply(self.anchor, _gather(self.latents[layer], spans, self.device), self, layer, spans)
+    def read(self, layer: int, spans: list[slice], kind: str = "latents") -> Tensor:
+        """Latents (or "keys") [p, .] of `spans`; their gradient is added to what later chunks left."""
+        values = _gather(getattr(self, kind)[layer], spans, self.device)
+        return _Deposit.apply(self.anchor, values, self, (kind, layer), spans)
 
-    def add(self, layer: int, spans: list[slice], grad: Tensor) -> None:
-        """Add a gradient [p, D] of the latents of `spans`."""
-        sizes = [s.stop - s.start for s in spans]
+    def add(self, place: tuple[str, int], spans: list[slice], grad: Tensor) -> None:
+        """Add a gradient [p, .] of what `read` gave of `spans`."""
+        (kind, layer), sizes = place, [s.stop - s.start for s in spans]
         for span, part in zip(spans, grad.to(self.home).split(sizes), strict=True):
-            self._grads[layer][span] += part
+            self._grads[kind][layer][span] += part
 
     def select(self, m: MLA, layer: int, span: slice, spans: list[slice], x: Tensor, q_latent: Tensor) -> Tensor:
-        """Int [T, k]: the keys of a chunk's queries among those of `spans` and its own; chosen once, then replayed."""
+        """Int [T, k]: the keys of a chunk's queries among those of `spans` and its own; chosen once, then replayed.
+
+        A token with a recorded selection has that one.
+        """
         name = (layer, span.start)
         indexer = m.indexer
         if indexer is not None and name not in self.selected:
             with torch.no_grad():
                 keys = self.keys[layer]
                 keys[span] = indexer.keys(x).to(self.home)
-                q, weights = indexer.queries(x, q_latent)
-                seen, start = _gather(keys, [*spans, span], self.device), sum(s.stop - s.start for s in spans)
-                index = select_keys(q, weights * indexer.head_dim**-0.5, seen, start, indexer.topk)
-                self.selected[name] = index.to(self.home)
+                given = None if self.replay is None else self.replay[span, layer]
+                if given is None or bool((given < 0).all(-1).any()):
+                    q, weights = indexer.queries(x, q_latent)
+                    seen, start = _gather(keys, [*spans, span], self.device), sum(s.stop - s.start for s in spans)
+                    index = select_keys(q, weights * indexer.head_dim**-0.5, seen, start, indexer.topk).to(self.home)
+                    if given is not None:
+                        index = F.pad(index, (0, indexer.topk - index.shape[1]), value=-1)
+                        index = torch.where((given < 0).all(-1, keepdim=True), index, given)
+                    given = index
+                self.selected[name] = given
         return self.selected[name].to(self.device)
 
 
 class _Deposit(Function):
-    """Latents of earlier chunks, as they are; their gradient goes to `Past`, at once, and no further."""
+    """Latents or keys of earlier chunks, as they are; their gradient goes to `Past`, at once, and no further."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, latents: Tensor, past: Past, layer: int, spans: list[slice]) -> Tensor:  # type: ignore[override]
-        ctx.past, ctx.layer, ctx.spans = past, layer, spans
-        return latents.view_as(latents)
+    def forward(  # type: ignore[override]
+        ctx: Any, anchor: Tensor, values: Tensor, past: Past, place: tuple[str, int], spans: list[slice]
+    ) -> Tensor:
+        ctx.past, ctx.place, ctx.spans = past, place, spans
+        return values.view_as(values)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        ctx.past.add(ctx.layer, ctx.spans, grad)
+        ctx.past.add(ctx.place, ctx.spans, grad)
         return grad.new_zeros(()), None, None, None, None
 
 
@@ -89,21 +136,44 @@ def _gather(x: Tensor, spans: list[slice], device: torch.device) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else x[:0].to(device)
 
 
-def attend(m: MLA, x: Tensor, past: Past, layer: int, span: slice, spans: list[slice]) -> tuple[Tensor, Tensor]:
+def _own_scores(indexer: Indexer, q: Tensor, weights: Tensor, keys: Tensor, index: Tensor) -> Tensor:
+    """I [T, k] of each query's own keys: q [T, J, d], weights [T, J], keys [n, d], index Int [T, k] (-1: none).
+
+    The gathered keys are made piece by piece, and again in the backward pass.
+    """
+
+    def piece(q: Tensor, weights: Tensor, keys: Tensor, index: Tensor) -> Tensor:
+        own = keys.index_select(0, index.clamp_min(0).flatten()).view(*index.shape, -1)
+        dots = F.relu(torch.bmm(q, own.mT)) * indexer.head_dim**-0.5
+        return torch.bmm(weights.unsqueeze(1), dots).squeeze(1)
+
+    size = max(1, GATHERED // (index.shape[1] * indexer.head_dim))
+    parts = zip(q.split(size), weights.split(size), index.split(size), strict=True)
+    return torch.cat([checkpoint(piece, a, b, keys, i, use_reentrant=False) for a, b, i in parts])
+
+
+def attend(m: MLA, x: Tensor, past: Past, layer: int, span: slice, spans: list[slice]) -> Attended:
     """The full mixer on a chunk x [T, H], the packed tokens `span`, behind those of `spans`, which `past` holds.
 
     With an indexer the absorbed form over its selection, else dense attention in the plain form; both make what they
-    read of the past in blocks. Returns (y [T, H], the chunk's latents [T, D]).
+    read of the past in blocks.
     """
     q_latent, q, latent, gate = m._project(x)
     latents = torch.cat((past.read(layer, spans), latent)) if spans else latent
     weight = m.kv_b_proj.weight.view(m.heads, m.nope + m.v_dim, m.kv_rank)
+    keys = loss = None
     if m.indexer is None:
         o = latent_attend(q, latents, weight, m.scale)
     else:
         index = past.select(m, layer, span, spans, x, q_latent)
         to_key, to_value = weight.split((m.nope, m.v_dim), 1)
         inner = torch.bmm(q[..., : m.nope].transpose(0, 1), to_key).transpose(0, 1)
-        read = sparse_attend(torch.cat((inner, q[..., m.nope :]), -1), latents, index, m.kv_rank, m.scale)
+        inner = torch.cat((inner, q[..., m.nope :]), -1)
+        read = sparse_attend(inner, latents, index, m.kv_rank, m.scale)
         o = torch.bmm(read.transpose(0, 1), to_value.mT).transpose(0, 1)
-    return m._output(o.flatten(1), gate), latent
+        if past.learn and torch.is_grad_enabled():
+            keys = m.indexer.keys(x)
+            every = torch.cat((past.read(layer, spans, "keys"), keys)) if spans else keys
+            scores = _own_scores(m.indexer, *m.indexer.queries(x, q_latent), every, index)
+            loss = index_loss(scores, index >= 0, sparse_shares(inner, latents, index, m.scale))
+    return Attended(m._output(o.flatten(1), gate), latent, keys, loss)

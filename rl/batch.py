@@ -18,6 +18,7 @@ import numpy as np
 from rl.algorithms.advantage.reinforce_pp import whiten
 from rl.algorithms.effort_scale import EffortScale
 from rl.algorithms.env_scale import EnvScale
+from rollout import picks as picked
 from rollout.trajectory import Group, Node, StopReason, Trajectory
 
 SLACK = 0.06
@@ -39,8 +40,9 @@ class Row:
     """One segment of one trajectory: what was sampled is what is trained.
 
     token_ids int32 [T]; mask bool [T] (sampled by the policy); behaviour float32 [T]; temperature float32 [T] (1 where
-    not sampled); routes int16 [T, moe layers, top-k] (-1: not recorded, live routing) or None; advantage: one number,
-    kept apart from the token grid, so that no token mask can take the reward away.
+    not sampled); routes int16 [T, moe layers, top-k] (-1: not recorded, live routing) or None; picks [T, full layers,
+    index_topk] as `Node.picks`, positions in the row, or None; advantage: one number, kept apart from the token grid,
+    so that no token mask can take the reward away.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Row:
     environment: int
     images: tuple[Image, ...] = ()
     """In order; none of their tokens is sampled."""
+    picks: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -64,24 +67,29 @@ class Row:
 
     @cached_property
     def family(self) -> bytes:
-        """Equal for rows that may share their prompt: the same tokens and images, computed with the same recorded
-        routes."""
-        routes = b"" if self.routes is None else self.routes[: self.prompt].tobytes()
+        """Equal for rows that may share their prompt: the same tokens and images, computed with the same routes and
+        picks."""
         seen = " ".join(i.hash for i in self.images if i.at < self.prompt)
-        head = bytes(f"{self.environment} {self.prompt} {seen} ", "ascii")
-        return head + self.token_ids[: self.prompt].tobytes() + routes
+        out = bytes(f"{self.environment} {self.prompt} {seen} ", "ascii") + self.token_ids[: self.prompt].tobytes()
+        if self.routes is not None:
+            out += self.routes[: self.prompt].tobytes()
+        if self.picks is not None and picked.recorded(self.picks[: self.prompt]).any():
+            out += self.picks[: self.prompt].tobytes()
+        return out
 
     def part(self, begin: int, end: int) -> Row:
         """The row's tokens from begin to end, under its name."""
         cut = {k: getattr(self, k)[begin:end] for k in ("token_ids", "mask", "behaviour", "temperature")}
+        cut |= {k: None if x is None else x[begin:end] for k, x in (("routes", self.routes), ("picks", self.picks))}
         images = tuple(replace(i, at=i.at - begin) for i in self.images if begin <= i.at < end)
-        return replace(self, routes=None if self.routes is None else self.routes[begin:end], images=images, **cut)
+        return replace(self, images=images, **cut)
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
     """Rows padded to the longest of them. Arrays [B, T]: input_ids int64, mask bool, behaviour, advantage and
-    temperature float32; lengths int64 [B]; environment int64 [B]; routes int16 [B, T, moe layers, top-k] or None.
+    temperature float32; lengths int64 [B]; environment int64 [B]; routes int16 [B, T, moe layers, top-k] or None; picks
+    [B, T, full layers, index_topk] or None, as `Row.picks`: positions behind a parent count its tokens.
 
     parents int64 [B], or None if no row has one: the row that comes before a row's own tokens, -1 for none. Such a
     parent is a shared prompt, trains nothing and has no name (""). `ids` names the rows.
@@ -101,6 +109,7 @@ class MicroBatch:
     parents: np.ndarray | None = None
     images: tuple[tuple[Image, ...], ...] | None = None
     """Those of each row; None if no row has one."""
+    picks: np.ndarray | None = None
 
     @property
     def positions(self) -> int:
@@ -155,6 +164,7 @@ class MicroBatch:
             routes=_stack_routes(rows, size[1]),
             parents=parents,
             images=tuple(r.images for r in rows) if any(r.images for r in rows) else None,
+            picks=_stack_picks(rows, size[1]),
         )
         for i, row in enumerate(rows):
             n = len(row)
@@ -190,6 +200,17 @@ def _stack_routes(rows: Sequence[Row], width: int) -> np.ndarray | None:
     for i, row in enumerate(rows):
         if row.routes is not None:
             out[i, : len(row)] = row.routes
+    return out
+
+
+def _stack_picks(rows: Sequence[Row], width: int) -> np.ndarray | None:
+    known = [r.picks for r in rows if r.picks is not None]
+    if not known:
+        return None
+    out = picked.nothing((len(rows), width, *known[0].shape[1:]), known[0].dtype)
+    for i, row in enumerate(rows):
+        if row.picks is not None:
+            out[i, : len(row)] = row.picks
     return out
 
 
@@ -414,6 +435,7 @@ def _rows(trajectory: Trajectory, advantage: float, environment: int) -> list[Ro
                 advantage=advantage,
                 environment=environment,
                 images=_images(nodes, trajectory.image_files(begin, end)),
+                picks=_picks(trajectory.id, nodes),
             )
         )
     return out
@@ -439,3 +461,15 @@ def _routes(name: str, nodes: list) -> np.ndarray | None:
         for n in nodes
     ]
     return np.concatenate(parts)
+
+
+def _picks(name: str, nodes: list) -> np.ndarray | None:
+    """Picks of all nodes [T, L, k]; of nodes without a record nothing."""
+    known = [n.picks for n in nodes if n.picks is not None]
+    if not known:
+        return None
+    kinds = {(p.shape[1:], p.dtype) for p in known}
+    if len(kinds) > 1:
+        raise ValueError(f"{name}: picks of different shapes or types {sorted(map(str, kinds))} in one sequence")
+    tail, kind = kinds.pop()
+    return np.concatenate([picked.nothing((len(n), *tail), kind) if n.picks is None else n.picks for n in nodes])

@@ -47,6 +47,7 @@ _BOUNDS: dict[tuple[str, int], str] = {
     (">=", 0): "seed envs.floor envs.focus effort.warmup_steps effort.ramp_steps algorithm.max_staleness "
     "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage "
     "learner.chunk_tokens learner.beta1 learner.beta2 evaluation.every cluster.zero_stage cluster.reserve_gb "
+    "learner.index_loss learner.index_warmup_steps learner.mtp_loss "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
@@ -213,7 +214,7 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             learner.router_replay and (not engine.record_routes or m.kind == "hf"),
             Verdict.FAIL,
             "router replay",
-            "a Hugging Face policy has no routes replayed: set learner.router_replay=false"
+            "vLLM reports no routes of a Hugging Face policy to replay: set learner.router_replay=false"
             if m.kind == "hf"
             else "learner.router_replay needs engine.record_routes=true (or set learner.router_replay=false)",
             "on" if learner.router_replay else "off",
@@ -238,6 +239,60 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             "context",
             f"engine.max_context={engine.max_context} is beyond the policy's {size.context}",
             f"engine.max_context={engine.max_context} of the policy's {size.context}",
+        ),
+    ]
+
+
+def check_auxiliary(config: Config, size: PolicySize) -> list[Check]:
+    """Whether the parts of K3.1 that are recorded, replayed or trained apart are there, and what they come to."""
+    learner, engine, k = config.learner, config.engine, size.index_topk
+    asked = {
+        "engine.record_picks": engine.record_picks,
+        "learner.index_replay": learner.index_replay,
+        "learner.index_loss": learner.index_loss > 0,
+        "learner.index_warmup_steps": learner.index_warmup_steps > 0,
+    }
+    on = [key for key, wanted in asked.items() if wanted]
+    without = f"{', '.join(on)}: {size.name} has no indexer (index_topk is null): leave them at their defaults"
+    chunks = f"learner.chunk_tokens={learner.chunk_tokens}"
+    checks = [either(bool(on) and k is None, Verdict.FAIL, "index", without, ", ".join(on) or "nothing asked for")]
+    if k is not None and engine.record_picks:
+        each = (2 if engine.max_context <= 65535 else 4) * k * size.sparse_layers
+        none = f"every token of engine.max_context={engine.max_context} attends to all keys (index_topk={k}): none"
+        what = f"{each:,} bytes for each token from position {k} on"
+        checks.append(Check(Verdict.PASS, "picks recorded", what if engine.max_context > k else none))
+    return [
+        *checks,
+        either(
+            learner.index_replay and not engine.record_picks,
+            Verdict.FAIL,
+            "index replay",
+            "learner.index_replay needs engine.record_picks=true (or set learner.index_replay=false)",
+            "on" if learner.index_replay else "off",
+        ),
+        either(
+            learner.index_warmup_steps > 0 and learner.chunk_tokens > 0,
+            Verdict.FAIL,
+            "index warm-up",
+            f"{chunks}: the warm-up's loss is over every key, in memory that grows with the square of a row, which "
+            "chunks are to avoid: set learner.chunk_tokens=0 for the warm-up",
+            f"{learner.index_warmup_steps} steps" if learner.index_warmup_steps else "off",
+        ),
+        either(
+            learner.mtp_loss > 0 and not size.mtp,
+            Verdict.FAIL,
+            "mtp",
+            f"learner.mtp_loss={learner.mtp_loss}: {size.name} has no layer for it (num_nextn_predict_layers is 0): "
+            "set it to 0",
+            f"weight {learner.mtp_loss}" if learner.mtp_loss else "off",
+        ),
+        either(
+            learner.mtp_loss > 0 and learner.chunk_tokens > 0,
+            Verdict.FAIL,
+            "mtp",
+            f"{chunks}: the MTP layer attends to whole rows and is not computed in chunks: set learner.mtp_loss=0 or "
+            "learner.chunk_tokens=0",
+            "whole rows",
         ),
     ]
 

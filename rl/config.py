@@ -71,6 +71,10 @@ class EngineConfig:
     """Longest sequence (prompt and output), in tokens."""
     record_routes: bool = True
     """Record the experts of every token, for router replay in the learner."""
+    record_picks: bool = False
+    """Record the keys that sparse attention (K3.1) selects for every token, for index replay in the learner: 2 x
+    index_topk bytes for a token and a full-attention layer (4 x beyond a context of 65,535). Tokens at positions below
+    index_topk attend to all keys; nothing is recorded for them."""
     request_timeout_s: float = 120.0
     """A request that takes longer is an error naming the engine."""
 
@@ -214,6 +218,17 @@ class LearnerConfig:
     threads: int = 1
     router_replay: bool = True
     """Train with the experts that the engine chose."""
+    index_replay: bool = False
+    """Train with the keys that the engine's sparse attention (K3.1) chose; needs engine.record_picks."""
+    index_loss: float = 0.0
+    """Weight of the indexers' own loss on the selected keys (K3.1), a mean over all tokens of the batch. They learn
+    from nothing else, and nothing else from it; it counts in clip_grad_norm. 0: indexers are frozen."""
+    index_warmup_steps: int = 0
+    """First steps that train the indexers alone, by their loss over all keys, with attention to all keys: for a model
+    that was trained without them. Then the optimizer begins anew."""
+    mtp_loss: float = 0.0
+    """Weight of the multi-token-prediction layer's loss (of a model that has one): cross-entropy of the trained tokens,
+    over their global number. It moves that layer alone. 0: the layer is frozen."""
     balance: bool = False
     """Update the router's selection bias by quantile balancing (off in RL while routes are replayed)."""
     max_step_kl: float = 0.1

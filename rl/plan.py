@@ -14,6 +14,7 @@ from rl.checks import (
     Check,
     Verdict,
     check_algorithm,
+    check_auxiliary,
     check_batch,
     check_efforts,
     check_environments,
@@ -104,7 +105,8 @@ def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
         checks.append(Check(Verdict.FAIL, "policy", str(error)))
     if not all(c.verdict == Verdict.PASS for c in checks):  # numbers that follow from wrong values mean nothing
         return Plan(config, [], [], [c for c in checks if c.verdict == Verdict.FAIL])
-    checks += [*check_policy(config, size), *check_sight(config), *check_algorithm(config), *check_batch(config)]
+    checks += [*check_policy(config, size), *check_auxiliary(config, size), *check_sight(config)]
+    checks += [*check_algorithm(config), *check_batch(config)]
     checks += [*check_efforts(config), *check_environments(config)]
     processes = _processes(config, size, gpus)
     checks += _fits(config, size, processes, cores, memory, gpus)

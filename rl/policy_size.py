@@ -27,6 +27,12 @@ class PolicySize:
     """Longest sequence that the architecture takes, in tokens."""
     state: dict[str, int]
     """Values of decode state that one sequence holds: `fixed`, and `per_token` of its length."""
+    index_topk: int | None = None
+    """Keys that a token of a sparse-attention layer attends to; None without such layers."""
+    sparse_layers: int = 0
+    """Layers that select keys."""
+    mtp: bool = False
+    """Whether it has a layer for multi-token prediction."""
 
     def state_values(self, length: int) -> int:
         """Values of decode state of one sequence of `length` tokens."""
@@ -54,6 +60,9 @@ def _k3(config: ModelConfig) -> PolicySize:
         vocab=c.vocab_size,
         context=c.max_position_embeddings,
         state={"fixed": fixed, "per_token": sum(c.state_values(1).values()) - fixed},
+        index_topk=c.index_topk,
+        sparse_layers=0 if c.index_topk is None else len(c.linear_attn_config.full_attn_layers),
+        mtp=c.num_nextn_predict_layers > 0,
     )
 
 

@@ -19,6 +19,7 @@ from rewards.grade import Grade, GradeStatus
 from rollout.engine.base import FinishReason, GenerateRequest, Generation
 from rollout.engine.router import EngineRouter
 from rollout.images import places
+from rollout.picks import merged, recorded
 from rollout.tools import answer_malformed, failed_call, merge_results
 from rollout.trajectory import NO_ROUTE, GroupOrder, Node, Sampling, StopReason, Trajectory
 
@@ -121,6 +122,8 @@ class Episode:
         self.engine: str | None = None
         self._routes: list[np.ndarray | None] = []
         """Per node, uint16 [T, L, K]: filled in as engines report them, written into the nodes at the end."""
+        self._picks: list[np.ndarray | None] = []
+        """Per node, as `Node.picks`: filled in likewise."""
         self._snapshots: list[str | None] = []
         """Per node: the sandbox after that turn."""
         saved = stage.journal.load(self.trajectory) if stage.journal is not None else None
@@ -132,7 +135,7 @@ class Episode:
             self.conversation.extend(saved.conversation)
             self.seconds |= saved.seconds
             for node in saved.nodes:
-                self._add(node, node.routes)
+                self._add(node, node.routes, node.picks)
                 self._snapshots[-1] = node.snapshot
 
     @property
@@ -204,8 +207,10 @@ class Episode:
         ids, n = generation.token_ids, len(generation.token_ids)
         if generation.prompt_routes is not None:
             self._learn_routes(generation.prompt_routes)
+        if generation.prompt_picks is not None:
+            self._learn_picks(generation.prompt_picks)
         node = Node("assistant", ids, generation.logprobs, np.ones(n, np.uint8), generation.versions, sampling)
-        self._add(node, generation.routes)
+        self._add(node, generation.routes, generation.picks)
         message, _ = self.stage.chat.parse_reply(ids.tolist())
         self.conversation.append(message)
         return message
@@ -300,9 +305,10 @@ class Episode:
         """Append what the policy is told: the ids that were rendered from messages."""
         self._add(Node.given(role, ids, places(messages, ids, self.stage.chat.image_id)))
 
-    def _add(self, node: Node, routes: np.ndarray | None = None) -> None:
+    def _add(self, node: Node, routes: np.ndarray | None = None, picks: np.ndarray | None = None) -> None:
         self.trajectory.append(node)
         self._routes.append(routes)
+        self._picks.append(picks)
         self._snapshots.append(None)
 
     def _learn_routes(self, prompt_routes: np.ndarray) -> None:
@@ -317,6 +323,15 @@ class Episode:
             self._routes[i] = new.copy() if old is None else np.where(old == NO_ROUTE, new, old)
             at += len(node)
 
+    def _learn_picks(self, prompt_picks: np.ndarray) -> None:
+        """As `_learn_routes`, with the picks [T, L, k] of all tokens so far."""
+        at = 0
+        for i, node in enumerate(self.trajectory.nodes):
+            new = prompt_picks[at : at + len(node)]
+            if recorded(new).any():
+                self._picks[i] = merged(self._picks[i], new)
+            at += len(node)
+
     def _save(self) -> None:
         """Keep the turns so far, if the sandbox can be continued from them."""
         turn = max(i for i, n in enumerate(self.trajectory.nodes) if n.sampling is not None)
@@ -325,12 +340,12 @@ class Episode:
             self.stage.journal.save(self.trajectory)
 
     def _finish(self) -> None:
-        """Write routes and snapshots, known only after the node was appended, into the trajectory's nodes."""
+        """Write routes, picks and snapshots, known only after the node was appended, into the trajectory's nodes."""
         t = self.trajectory
         shape = next((r.shape[1:] for r in self._routes if r is not None), None)
         for i, node in enumerate(t.nodes):
             routes = self._routes[i]
             if routes is None and shape is not None:
                 routes = np.full((len(node), *shape), NO_ROUTE, np.uint16)
-            t.nodes[i] = replace(node, routes=routes, snapshot=self._snapshots[i])
+            t.nodes[i] = replace(node, routes=routes, picks=self._picks[i], snapshot=self._snapshots[i])
         t.seconds = dict(self.seconds)

@@ -12,6 +12,7 @@ from environments.images import image_file, image_parts
 from environments.task import Message, Task
 from rewards.efforts import Effort
 from rewards.grade import Grade
+from rollout import picks as picked
 
 NO_ROUTE = 65535
 """Route of a token that no engine has run: one that was sampled last and never fed back."""
@@ -72,7 +73,9 @@ class Node:
 
     token_ids int32 [T]; logprobs float32 [T] (0 where not sampled); loss_mask uint8 [T] (1 = sampled by the policy);
     versions int32 [T] (weight version that sampled the token, -1 where not sampled);
-    routes: None or uint16 [T, moe layers, top-k] expert ids (NO_ROUTE = not recorded).
+    routes: None or uint16 [T, moe layers, top-k] expert ids (NO_ROUTE = not recorded);
+    picks: None or [T, full layers, index_topk] keys that were attended to (`rollout.picks`): None where no token of the
+    node has more than index_topk keys, or where they were not asked for.
     Raises ValueError if lengths differ: nothing is ever padded or cut to fit; and for images among sampled tokens.
     """
 
@@ -85,6 +88,7 @@ class Node:
     snapshot: str | None = None
     """SnapshotId of the sandbox after this turn."""
     routes: np.ndarray | None = None
+    picks: np.ndarray | None = None
     images: tuple[Place, ...] = ()
     """In order; their tokens are placeholders."""
 
@@ -92,7 +96,8 @@ class Node:
         n = len(self.token_ids)
         if self.images and self.loss_mask.any():
             raise ValueError(f"node of role {self.role}: the policy samples no images, this node has both")
-        for name in ("logprobs", "loss_mask", "versions") + (("routes",) if self.routes is not None else ()):
+        given = tuple(name for name in ("routes", "picks") if getattr(self, name) is not None)
+        for name in ("logprobs", "loss_mask", "versions", *given):
             if len(getattr(self, name)) != n:
                 raise ValueError(f"node of role {self.role}: {n} token ids but {len(getattr(self, name))} {name}")
         if not np.isfinite(self.logprobs).all():
@@ -178,6 +183,7 @@ class Trajectory:
                     "snapshot": n.snapshot,
                     "routes": None if n.routes is None else n.routes.tolist(),
                     "images": [[p.image, p.at, p.tokens] for p in n.images],
+                    **({} if n.picks is None else {"picks": picked.to_json(n.picks)}),
                 }
             )
         return {
@@ -209,6 +215,7 @@ class Trajectory:
                     None if s is None else Sampling(s["temperature"], s["max_tokens"], s["seed"], tuple(s["stop_ids"])),
                     n["snapshot"],
                     None if n["routes"] is None else np.asarray(n["routes"], np.uint16),
+                    picked.from_json(n["picks"]) if "picks" in n else None,
                     tuple(Place(*p) for p in n["images"]),
                 )
             )

@@ -12,17 +12,21 @@ from rl.learner.limits import check
 from rl.learner.muon import MuonAdamW
 from rl.learner.tensorwise import Momentum
 
-FROZEN = (".indexer.",)
-"""Parts of names that RL does not train: the sparse-attention indexer learns from its own loss only."""
+INDEXER = ".indexer."
+"""Part of the names of the sparse-attention indexer's parameters, which learn from their own loss only."""
+MTP = "model.mtp."
+"""Part of the names of the MTP layer's parameters; likewise."""
 NOT_MUON = ("embed_tokens", "lm_head", "conv1d", "res_proj", "patch_embed")
 """Matrices that AdamW steps under Muon: tables of vectors, filters, single vectors stored as rows."""
 BUCKET = 50_000_000
 """Elements of one reduction at most; DeepSpeed allocates a buffer of this size, so it is cut to the model's."""
 
 
-def freeze(policy: nn.Module) -> list[str]:
-    """Switch gradients off where RL does not train; returns the names."""
-    frozen = [name for name, _ in policy.named_parameters() if any(part in name for part in FROZEN)]
+def freeze(policy: nn.Module, config: LearnerConfig) -> list[str]:
+    """Switch gradients off where this run does not train; returns the names."""
+    learns = {INDEXER: bool(config.index_loss or config.index_warmup_steps), MTP: bool(config.mtp_loss)}
+    parts = [part for part, on in learns.items() if not on]
+    frozen = [name for name, _ in policy.named_parameters() if any(part in name for part in parts)]
     for name, p in policy.named_parameters():
         if name in frozen:
             p.requires_grad_(False)
@@ -30,8 +34,8 @@ def freeze(policy: nn.Module) -> list[str]:
 
 
 def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str, Any]]:
-    """Groups that differ in weight decay (vectors have none), in step size (`lr_scale`), in optimizer half (Muon) and
-    in expert parallelism.
+    """Groups that differ in weight decay (vectors have none), in step size (`lr_scale`), in optimizer half (Muon), in
+    being an indexer's, and in expert parallelism.
 
     Groups of expert-parallel parameters are marked as DeepSpeed wants them: reduced over their own holders only.
     """
@@ -41,12 +45,13 @@ def parameter_groups(policy: nn.Module, config: LearnerConfig) -> list[dict[str,
             matrix = p.ndim >= 2 and min(p.shape[-2:]) > 1
             muon = config.optimizer == "muon" and matrix and not any(part in name for part in NOT_MUON)
             scale = next((s for part, s in config.lr_scale.items() if part in name), 1.0)
-            groups.setdefault((getattr(p, "group_name", None), matrix, muon, scale), []).append(p)
+            kind = (getattr(p, "group_name", None), matrix, muon, scale, INDEXER in name)
+            groups.setdefault(kind, []).append(p)
     out = []
-    for (expert, matrix, muon, scale), params in groups.items():
+    for (expert, matrix, muon, scale, indexer), params in groups.items():
         group: dict[str, Any] = {"params": params, "weight_decay": config.weight_decay if matrix else 0.0}
         group["name"] = expert or f"shared_{'matrix' if matrix else 'vector'}{'_muon' if muon else ''}"
-        group["lr_scale"] = scale
+        group["lr_scale"], group["indexer"] = scale, indexer
         if expert is not None:
             group["moe"] = True
         if config.optimizer == "muon":
@@ -101,7 +106,7 @@ def learning_rate(config: LearnerConfig, step: int, steps: int) -> float:
     return config.lr * min(1.0, (step + 1) / max(1, config.warmup_steps)) * (1 - (1 - config.final_lr) * done)
 
 
-def set_learning_rate(engine: Any, rate: float) -> None:
-    """For every parameter group, times the group's own scale."""
+def set_learning_rate(engine: Any, rate: float, indexers_only: bool = False) -> None:
+    """For every parameter group, times the group's own scale; `indexers_only`: 0 for all others, which then stay."""
     for group in engine.optimizer.param_groups:
-        group["lr"] = rate * group["lr_scale"]
+        group["lr"] = rate * group["lr_scale"] if group["indexer"] or not indexers_only else 0.0

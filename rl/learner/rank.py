@@ -20,6 +20,7 @@ from rl.algorithms.loss.streams import LossResult, Streams
 from rl.batch import MicroBatch, Shard
 from rl.config import Config
 from rl.learner import gradients, initial, state, weights
+from rl.learner.auxiliary import Auxiliary
 from rl.learner.distributed import Rendezvous, sum_over_ranks
 from rl.learner.engine import build_engine, freeze, learning_rate, set_learning_rate
 from rl.learner.metrics import StepMetrics
@@ -27,7 +28,7 @@ from rl.learner.orthogonal import Orthogonal
 from rl.learner.scoring import Scored, Scorer, score
 from rl.learner.sight import freeze_sight
 from rl.learner.tensorwise import TensorScale
-from rl.learner.zero_state import base_optimizer, masters_from_parameters
+from rl.learner.zero_state import base_optimizer, forget, masters_from_parameters
 
 _STEP_KL_POSITIONS = 1024
 """Token positions that each rank computes again after a step, to see how far it moved the policy: some five hundred
@@ -65,7 +66,7 @@ class LearnerRank:
             c.model.kind, c.model.preset, c.model.path, quant, seed=c.seed, vision=c.model.vision
         )
         self.policy.to(self.device)
-        self.frozen = freeze(self.policy)
+        self.frozen = freeze(self.policy, c.learner)
         freeze_sight(self.policy, c.learner.train_vision)
         self.moe_shape: tuple[int, int] | None = self.policy.moe_shape
         if c.learner.expert_parallel > 1:
@@ -73,6 +74,7 @@ class LearnerRank:
 
             spread_experts(self.policy, c.learner.expert_parallel, self.rank)
         initial.load(c, self.policy)
+        self.auxiliary = Auxiliary(self.policy, c.learner)
         self.policy.eval()  # dropout of a foreign model would part the learner from the engine
         if c.learner.balance and self.moe_shape is not None:
             enable_balancing(self.policy)
@@ -94,7 +96,9 @@ class LearnerRank:
             own = self.moe_shape[1] // c.learner.expert_parallel
             first = self.rank % c.learner.expert_parallel * own
             experts = [first, first + own]
-        return out | {"shares_prefixes": self.policy.shares_prefixes, "experts": experts}
+        # The MTP layer reads the next token, which a shared beginning does not have.
+        shares = self.policy.shares_prefixes and not c.learner.mtp_loss
+        return out | {"shares_prefixes": shares, "experts": experts}
 
     def close(self) -> None:
         """Leave the process groups."""
@@ -111,59 +115,87 @@ class LearnerRank:
         """
         c = self.config.learner
         metrics = StepMetrics(shard.environments, self.moe_shape)
+        self.auxiliary.start(step)
+        if step and step == c.index_warmup_steps:  # what follows is another training: no momentum of this one
+            forget(self.engine)
+            if self.tensor_scale is not None:
+                self.tensor_scale.forget()
         rate = learning_rate(c, step, self.config.steps)
         out = {"lr": rate, "empty_batch": float(shard.tokens == 0), "nonfinite_gradient": 0.0, "grad_norm": 0.0}
         out["step_kl"] = 0.0
         if shard.tokens == 0:
             self.step = step + 1
-            return metrics.reduce() | out
-        set_learning_rate(self.engine, rate)
+            return metrics.reduce() | self.auxiliary.reduce() | out
+        set_learning_rate(self.engine, rate, indexers_only=self.auxiliary.warming)
+        positions = self.auxiliary.positions(shard)
         # Rows are ordered by length: the middle ones are neither all long nor all short.
         probe = sum(not batch.dummy for batch in shard.micro_batches) // 2
         for i, batch in enumerate(shard.micro_batches):
             last = i == len(shard.micro_batches) - 1
             self.engine.set_gradient_accumulation_boundary(last)
             # DeepSpeed divides by the number of ranks; the denominator here is global already.
-            loss, logprob = self._loss(batch, metrics)
+            loss, scored = self._loss(batch, metrics)
             if i == probe:
-                before = logprob.detach()
+                before = scored.logprob.detach()
             loss = loss * (self.ranks / shard.tokens)
+            extra = self.auxiliary.loss(scored, batch, shard.tokens, positions)
+            if extra is not None:
+                loss = loss + extra * self.ranks
             if last:
                 gradients.fill_missing(self.trained)
             self.engine.backward(loss, scale_wrt_gas=False)
+        if self.auxiliary.replays:
+            self._compare(shard.micro_batches[probe].head(_STEP_KL_POSITIONS), before)
         pieces = gradients.reduced_gradients(self.engine)
         norm = gradients.global_norm(pieces)
         if math.isfinite(norm):
             gradients.clip(pieces, norm, c.clip_grad_norm)
             if self.tensor_scale is not None:
-                self.tensor_scale.apply(pieces)
+                self.tensor_scale.apply(self.auxiliary.moves(pieces))
             self.engine.step()
             self.policy.refresh_quantized()
         else:
             gradients.discard(self.engine)
             out["nonfinite_gradient"] = 1.0
         out["grad_norm"] = norm
-        if c.balance and self.moe_shape is not None:
+        if self._balances:
             balance_update(self.policy, sum_over_ranks)
-        if not out["nonfinite_gradient"]:
+        # While the indexers warm up, training attends to all keys and generation does not.
+        if not out["nonfinite_gradient"] and not self.auxiliary.warming:
             out["step_kl"] = self._step_kl(shard.micro_batches[probe].head(_STEP_KL_POSITIONS), before)
         self.step = step + 1
-        return metrics.reduce() | out
+        return metrics.reduce() | self.auxiliary.reduce() | out
 
-    def _loss(self, batch: MicroBatch, metrics: StepMetrics) -> tuple[torch.Tensor, torch.Tensor]:
-        """Summed loss and log-probs [B, T] of a micro-batch; what the metrics say of it comes from the same tensors."""
+    @property
+    def _balances(self) -> bool:
+        """Whether this step moves the routers' selection bias."""
+        return self.config.learner.balance and self.moe_shape is not None and not self.auxiliary.warming
+
+    def _score(self, module: Any, batch: MicroBatch) -> Scored:
+        """Score with the recorded routes and picks that this run replays."""
+        return score(module, batch, self.config.learner.router_replay, self.device, self.auxiliary.replays)
+
+    def _loss(self, batch: MicroBatch, metrics: StepMetrics) -> tuple[torch.Tensor, Scored]:
+        """Summed loss of a micro-batch, and its scores; what the metrics say of it comes from the same tensors."""
         # Only balancing looks at the mode: it counts the tokens that train, not those of dummies.
-        self.policy.train(self.config.learner.balance and not batch.dummy)
-        scored = score(self.engine, batch, self.config.learner.router_replay, self.device)
+        self.policy.train(self._balances and not batch.dummy)
+        scored = self._score(self.engine, batch)
         metrics.add_micro_batch(batch)
         if batch.dummy:
-            return scored.logprob.sum() * 0.0, scored.logprob
+            return scored.logprob.sum() * 0.0, scored
         result, correction = self._algorithm(batch, scored)
         mask, behaviour = self._tensor(batch.mask), self._tensor(batch.behaviour)
         values = metrics.add_tokens(result, scored.logprob, behaviour, scored.entropy, correction, mask)
         metrics.add_environments(values, torch.as_tensor(batch.environment))
         metrics.add_routes(scored.routes, batch)
-        return result.loss, scored.logprob
+        return scored.logprob.sum() * 0.0 if self.auxiliary.warming else result.loss, scored
+
+    @torch.no_grad()
+    def _compare(self, batch: MicroBatch, before: torch.Tensor) -> None:
+        """Score some of the step's rows again with the learner's own picks; `before` is what replay gave, as below."""
+        self.policy.eval()
+        live = score(self.engine.module, batch, self.config.learner.router_replay, self.device, record_picks=True)
+        self.auxiliary.compare(live, before[: len(batch.ids)], batch)
 
     @torch.no_grad()
     def _step_kl(self, batch: MicroBatch, before: torch.Tensor) -> float:
@@ -173,7 +205,7 @@ class LearnerRank:
         behaviour policy it would also show what earlier steps moved. k3 of Schulman 2020, as `learner/kl`.
         """
         self.policy.eval()
-        after = score(self.engine.module, batch, self.config.learner.router_replay, self.device).logprob
+        after = self._score(self.engine.module, batch).logprob
         ratio = (after - before[: len(after)])[self._tensor(batch.mask)].double().clamp(-20, 20)
         moved = (ratio.exp() - 1 - ratio).sum().item()
         moved, tokens = sum_over_ranks(torch.tensor([moved, ratio.numel()], dtype=torch.float64)).tolist()
@@ -198,7 +230,7 @@ class LearnerRank:
         """Log-probs of every row of the shard by its id, float32 [T] (0 where not sampled), at the present weights."""
         out = {}
         for batch in shard.micro_batches:
-            scored = score(self.engine.module, batch, self.config.learner.router_replay, self.device)
+            scored = self._score(self.engine.module, batch)
             logprob = scored.logprob.float().cpu().numpy()
             for i, (name, past, length) in enumerate(zip(batch.ids, batch.past, batch.lengths, strict=True)):
                 if name and not batch.dummy:

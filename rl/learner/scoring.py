@@ -11,7 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 from model.chunked import score_chunked
 from model.logprob import token_logprobs
+from model.mtp import mtp_sum
 from rl.batch import MicroBatch
+from rl.learner.replay import replayed
 from rl.learner.sight import see
 
 LOGIT_CELLS = 2**26
@@ -25,6 +27,12 @@ class Scored:
     logprob: Tensor
     entropy: Tensor
     routes: Tensor | None
+    index_loss: Tensor | None = None
+    """As `Hidden.index_loss`."""
+    mtp: tuple[Tensor, int] | None = None
+    """The MTP layer's summed cross-entropy of the scored tokens that it predicts, and their number."""
+    picks: Tensor | None = None
+    """int32 [B, T, L_full, k] if recorded, see `Hidden.picks`."""
 
 
 class Scorer(nn.Module):
@@ -44,25 +52,31 @@ class Scorer(nn.Module):
         temperature: Tensor,
         routes: Tensor | None,
         parents: Tensor | None,
+        picks: Tensor | None = None,
+        record_picks: bool = False,
         batch: MicroBatch | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, tuple[Tensor, int] | None, Tensor | None]:
         """input_ids Long [B, T], lengths Long [B]; at Long [N]: flat positions b T + t of the tokens to score, source
         Long [N]: of those that predict them; temperature float [N]; routes [B, T, L, K] or None; parents Long [B] or
-        None, see `Policy.forward`; batch: whose images are looked at, None for text. Returns (logprob [N], entropy [N],
-        routes that were used). Raises ValueError for images in a batch that is computed in chunks.
+        None, picks and record_picks: see `Policy.forward`; rows that are cut record none; batch: whose images are
+        looked at, None for text. Returns (logprob [N], entropy [N], and the rest of `Scored`). Raises ValueError for
+        images in a batch that is computed in chunks.
         """
         images = None if batch is None else see(self.policy, batch, input_ids)
         if self.chunk_tokens and int(lengths.sum()) > self.chunk_tokens:
             if images is not None:
                 raise ValueError("rows with images are computed whole: set learner.chunk_tokens=0")
-            places = (input_ids, lengths, at, source, temperature, routes, parents)
-            return score_chunked(self.policy, *places, chunk=self.chunk_tokens, score=self._score)
-        shared: dict[str, Any] = {} if parents is None else {"parents": parents}
-        shared |= {} if images is None else {"images": images}
-        out = self.policy(input_ids, lengths, routes, **shared)
+            places = (input_ids, lengths, at, source, temperature, routes, parents, picks)
+            return *score_chunked(self.policy, *places, chunk=self.chunk_tokens, score=self._score), None, None
+        given = {"parents": parents, "picks": picks, "record_picks": record_picks or None, "images": images}
+        out = self.policy(input_ids, lengths, routes, **{k: v for k, v in given.items() if v is not None})
         hidden = out.hidden.flatten(0, 1).index_select(0, source)
         logprob, entropy = self._score(hidden, input_ids.flatten()[at], temperature)
-        return logprob, entropy, out.routes
+        mtp = None
+        if out.mtp is not None:
+            scored = torch.zeros_like(input_ids, dtype=torch.bool).flatten().index_fill_(0, at, True)
+            mtp = mtp_sum(self.policy, out, input_ids, scored.view_as(input_ids))
+        return logprob, entropy, out.routes, out.index_loss, mtp, out.picks
 
     def _score(self, hidden: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
         size = max(1, LOGIT_CELLS // self.policy.config.vocab_size)
@@ -78,8 +92,17 @@ class Scorer(nn.Module):
         return token_logprobs(self.policy.logits(hidden), targets, temperature)
 
 
-def score(module: nn.Module, batch: MicroBatch, replay: bool, device: torch.device) -> Scored:
+def score(
+    module: nn.Module,
+    batch: MicroBatch,
+    replay: bool,
+    device: torch.device,
+    index_replay: bool = False,
+    record_picks: bool = False,
+) -> Scored:
     """Score the masked-in tokens of a micro-batch; `module` is a Scorer or DeepSpeed's engine around one.
+
+    replay and index_replay: use the recorded routes, and the recorded picks.
 
     A micro-batch that trains nothing scores one token all the same: every parameter takes part, with gradient 0.
     """
@@ -97,8 +120,14 @@ def score(module: nn.Module, batch: MicroBatch, replay: bool, device: torch.devi
     at = at.to(device)
     ids = torch.as_tensor(batch.input_ids).to(device)
     lengths = torch.as_tensor(batch.lengths).to(device)
-    logprob, entropy, used = module(ids, lengths, at, source, temperature, routes, parents, batch)
+    picks = replayed(batch, device) if index_replay else None
+    rest: Any
+    places = (ids, lengths, at, source, temperature, routes, parents, picks, record_picks, batch)
+    logprob, entropy, used, *rest = module(*places)
     grid = logprob.new_zeros(ids.numel())
     return Scored(
-        grid.index_copy(0, at, logprob).view(-1, width), grid.index_copy(0, at, entropy.detach()).view(-1, width), used
+        grid.index_copy(0, at, logprob).view(-1, width),
+        grid.index_copy(0, at, entropy.detach()).view(-1, width),
+        used,
+        *rest,
     )

@@ -68,6 +68,10 @@ class TensorScale:
             if piece.parameter is not None:
                 piece.gradient.mul_(factor[self.names[piece.parameter]])
 
+    def forget(self) -> None:
+        """As before the first step."""
+        self.load_state_dict({"steps": 0, "square": dict.fromkeys(self.square, 0.0)})
+
     def rms(self, parameter: Tensor) -> float:
         """Root mean square that the scaled gradients of a parameter's tensor have had; 0 before the first gradient."""
         return self._rms[self.names[parameter]]

@@ -52,6 +52,10 @@ class Generation:
     """Routes of the prompt tokens that were prefilled for this request, aligned with prompt_ids; or None."""
     cached_tokens: int = 0
     """Prompt tokens that were served from a state cache of the same weight version."""
+    picks: np.ndarray | None = None
+    """See `Node.picks`, aligned with token_ids."""
+    prompt_picks: np.ndarray | None = None
+    """Picks of the prompt tokens that were prefilled for this request, aligned with prompt_ids; or None."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from rollout.engine.sessions import Sessions
 from rollout.engine.tape import Tape
 from rollout.engine.weights import verify
 from rollout.images import identity, runs
+from rollout.picks import no_pick, nothing, pick_type, recorded, stored
 from rollout.trajectory import NO_ROUTE, Sampling
 
 _PATIENCE = 8
@@ -53,6 +54,7 @@ class _Order:
     """Images by their first token."""
     done: dict[int, Generation] = field(default_factory=dict)
     prompt_routes: np.ndarray | None = None
+    prompt_picks: np.ndarray | None = None
     cached: int = 0
 
 
@@ -80,14 +82,29 @@ class NativeEngine:
     max_batch: rows decoded at once; max_context: tokens of prompt and output together. Nothing is generated before
     `load` has verified a whole set of weights. A sample depends on weights, prompt, sampling and seed, not on what else
     is in the batch: decoding is the same bit for bit, prefill up to the order in which the model sums.
+    record_picks: also record the keys that sparse attention selected, of tokens at positions from index_topk on (those
+    before attend to all that they have). Raises ValueError for a policy without an indexer.
     """
 
-    def __init__(self, policy: Any, max_batch: int, max_context: int, record_routes: bool = True) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        max_batch: int,
+        max_context: int,
+        record_routes: bool = True,
+        record_picks: bool = False,
+    ) -> None:
         self.policy, self.max_batch, self.max_context = policy.eval(), max_batch, max_context
         self.record_routes = record_routes
         if policy.sees:
             self._image_spec = ImageSpec.of(policy.config.vision)
             self._placeholder: int = policy.config.media_placeholder_token_id
+        self._topk, self._pick_type = max_context, None
+        """Positions from `_topk` on have their picks recorded, in `_pick_type`."""
+        if record_picks:
+            if policy.config.index_topk is None:
+                raise ValueError("the policy has no indexer (index_topk is null): set engine.record_picks=false")
+            self._topk, self._pick_type = policy.config.index_topk, pick_type(max_context)
         self.version: int | None = None
         self._why = "no weights were loaded yet"
         self._checksum = ""
@@ -284,26 +301,47 @@ class NativeEngine:
                 continue
             rest = [prompts[i][starts[i] :] for i in which]
             seen = [self._seen(groups[i][0].order, starts[i]) for i in which]
-            last, routes = prefill.run(self.policy, self._state, rest, [leads[i] for i in which], from_empty, seen)
+            wanted = self._pick_type if any(len(prompts[i]) > self._topk for i in which) else None
+            rows = [leads[i] for i in which]
+            last, read = prefill.run(self.policy, self._state, rest, rows, from_empty, wanted, seen)
             for j, i in enumerate(which):
                 logits[i] = last[j]
+                routes, picks = read[j]
                 self.counts["prefilled"] += len(rest[j])
                 self.counts["cached"] += starts[i]
-                known = np.full((len(prompts[i]), *routes[j].shape[1:]), NO_ROUTE, np.uint16)
-                known[starts[i] :] = routes[j]
+                known = np.full((len(prompts[i]), *routes.shape[1:]), NO_ROUTE, np.uint16)
+                known[starts[i] :] = routes
+                chosen = None if picks is None else self._beyond(picks, starts[i])
+                if chosen is not None:
+                    chosen = np.concatenate([nothing((starts[i], *chosen.shape[1:]), chosen.dtype), chosen])
                 for s in groups[i]:
                     s.order.cached = starts[i]
                     s.order.prompt_routes = known if self.record_routes else None
+                    s.order.prompt_picks = chosen
         return torch.stack(logits)
+
+    def _beyond(self, picks: np.ndarray, begin: int) -> np.ndarray | None:
+        """Picks [T, L, k] of the positions from `begin` on without those before `_topk`, which are there or not as the
+        rest of the batch has it; None if no others are recorded.
+        """
+        picks = picks.copy()
+        picks[: max(0, self._topk - begin)] = no_pick(picks.dtype)
+        return picks if recorded(picks).any() else None
 
     def _decode(self) -> None:
         n = len(self._rows)
         lanes = -(-n // _LANES) * _LANES
         self._state.lengths[n:lanes] = 0  # rows of no sequence: they begin anew in every step, and nobody looks
-        logits, routes = self.policy.decode(torch.from_numpy(self._last[:lanes]), self._state, lanes)
+        # The token that is fed lies one before the next position.
+        beyond = self._pick_type is not None and int(self._position[:n].max()) > self._topk
+        chosen = self.policy.new_picks(lanes) if beyond else None
+        logits, routes = self.policy.decode(torch.from_numpy(self._last[:lanes]), self._state, lanes, chosen)
         ids, logps = self._sample(logits[:n], 0, n)
         table = routes[:n].cpu().numpy() if self.record_routes else None
-        self._tape.append(table, ids, logps, self._served)
+        picks = None
+        if chosen is not None and self._pick_type is not None:
+            picks = stored(chosen[:n].cpu().numpy(), self._pick_type)
+        self._tape.append(table, ids, logps, self._served, picks)
         self.counts["steps"] += 1
         self._advance(0, ids)
 
@@ -333,8 +371,9 @@ class NativeEngine:
         kept: list[tuple[np.ndarray, int]] = []
         for row, reason in reasons.items():
             s = self._rows[row]
-            ids, logps, versions, routes = self._tape.columns(row)
-            self._deliver(s, Generation(ids, logps, versions, reason, routes))
+            ids, logps, versions, routes, picks = self._tape.columns(row)
+            picks = None if picks is None else self._beyond(picks, len(s.prompt))
+            self._deliver(s, Generation(ids, logps, versions, reason, routes, picks=picks))
             if s.order.request.keep and reason is FinishReason.STOP:
                 kept.append((np.concatenate([s.order.identity, identity(ids[:-1])]), row))
         if kept:
@@ -357,7 +396,8 @@ class NativeEngine:
         order.done[s.index] = generation
         if len(order.done) == len(request.sampling):
             out = [order.done[i] for i in range(len(request.sampling))]
-            out = [replace(g, prompt_routes=order.prompt_routes, cached_tokens=order.cached) for g in out]
+            routes, picks, cached = order.prompt_routes, order.prompt_picks, order.cached
+            out = [replace(g, prompt_routes=routes, prompt_picks=picks, cached_tokens=cached) for g in out]
             self._finished.append((request.id, out))
             del self._orders[request.id]
 

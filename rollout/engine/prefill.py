@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rollout.picks import stored
+
 if TYPE_CHECKING:
     from model.vision import Placed
 
@@ -19,28 +21,35 @@ _FILL = 0.5
 """The shortest prompt of a call has at least this share of the longest one's tokens: padding is work too."""
 
 
+Read = list[tuple[np.ndarray, np.ndarray | None]]
+"""Of every prompt its routes uint16 [T_i, L, K], and its picks [T_i, L_full, k] (`rollout.picks`) if asked for."""
+
+
 def run(
     policy: Any,
     state: Any,
     prompts: Sequence[np.ndarray],
     rows: Sequence[int],
     from_empty: bool,
+    picks: np.dtype | None = None,
     images: Sequence[Placed | None] | None = None,
-) -> tuple[Tensor, list[np.ndarray]]:
-    """Last logits [n, V], and routes uint16 [T_i, L, K] of every prompt, in the order given.
+) -> tuple[Tensor, Read]:
+    """Last logits [n, V], and what was read off every prompt, in the order given.
 
-    prompts: int32 [T_i]; rows of the state, which is overwritten (from_empty) or continued. images: of each prompt, as
-    of a batch of this row alone; None for none.
+    prompts: int32 [T_i]; rows of the state, which is overwritten (from_empty) or continued; picks: the type in which
+    they are wanted, None if they are not; images: of each prompt, as of a batch of this row alone, None for none.
     """
     logits: list[Tensor] = [torch.empty(0)] * len(prompts)
-    routes: list[np.ndarray] = [np.empty(0)] * len(prompts)
+    read: Read = [(np.empty(0), None)] * len(prompts)
     images = images or [None] * len(prompts)
     for group in chunks([len(p) for p in prompts]):
         some = [images[i] for i in group]
-        last, parts = _call(policy, state, [prompts[i] for i in group], [rows[i] for i in group], from_empty, some)
+        last, parts = _call(
+            policy, state, [prompts[i] for i in group], [rows[i] for i in group], from_empty, picks, some
+        )
         for j, i in enumerate(group):
-            logits[i], routes[i] = last[j], parts[j]
-    return torch.stack(logits), routes
+            logits[i], read[i] = last[j], parts[j]
+    return torch.stack(logits), read
 
 
 def chunks(lengths: Sequence[int]) -> list[list[int]]:
@@ -62,29 +71,33 @@ def _call(
     prompts: list[np.ndarray],
     rows: list[int],
     from_empty: bool,
+    kind: np.dtype | None,
     images: list[Placed | None],
-) -> tuple[Tensor, list[np.ndarray]]:
+) -> tuple[Tensor, Read]:
     longest = max(len(p) for p in prompts)
     if longest > MAX_TOKENS:  # then it is alone in its chunk
         (prompt,) = prompts
-        parts = []
+        parts: Read = []
         for at in range(0, longest, MAX_TOKENS):
             piece = prompt[at : at + MAX_TOKENS]
             seen = [image and image.window(at, at + MAX_TOKENS) for image in images]
-            last, (part,) = _call(policy, state, [piece], rows, from_empty and at == 0, seen)
-            parts.append(part)
-        return last, [np.concatenate(parts)]
+            last, part = _call(policy, state, [piece], rows, from_empty and at == 0, kind, seen)
+            parts += part
+        picks = None if kind is None else np.concatenate([p for _, p in parts if p is not None])
+        return last, [(np.concatenate([r for r, _ in parts]), picks)]
     ids = np.zeros((len(prompts), longest), np.int64)
     for i, p in enumerate(prompts):
         ids[i, : len(p)] = p
     lengths = torch.tensor([len(p) for p in prompts])
     call = policy.prefill if from_empty else policy.extend
+    chosen = None if kind is None else policy.new_picks(len(prompts), longest)
+    more: dict[str, Any] = {} if chosen is None else {"picks": chosen}
     given = [(i, image) for i, image in enumerate(images) if image is not None]
-    shown = {}
     if given:
         from model.vision import Placed
 
-        shown = {"images": Placed.join(given)}
-    last, routes = call(torch.from_numpy(ids), lengths, state, torch.tensor(rows), **shown)
+        more["images"] = Placed.join(given)
+    last, routes = call(torch.from_numpy(ids), lengths, state, torch.tensor(rows), **more)
     table = routes.to(torch.int32).cpu().numpy().astype(np.uint16)
-    return last, [table[i, : len(p)] for i, p in enumerate(prompts)]
+    keys = None if chosen is None or kind is None else stored(chosen.cpu().numpy(), kind)
+    return last, [(table[i, : len(p)], None if keys is None else keys[i, : len(p)]) for i, p in enumerate(prompts)]

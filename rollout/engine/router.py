@@ -105,8 +105,7 @@ class EngineRouter:
             )
         for i, g in enumerate(out):
             lengths = {len(g.token_ids), len(g.logprobs), len(g.versions)}
-            if g.routes is not None:
-                lengths.add(len(g.routes))
+            lengths |= {len(column) for column in (g.routes, g.picks) if column is not None}
             if len(lengths) != 1:
                 raise EngineError(
                     f"engine {name}, sample {i} of {request.id}: token columns of lengths {sorted(lengths)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from model.balance import enable_balancing
 from model.chunked import score_chunked
 from model.config import K3Config
 from model.decoder import Policy
-from model.dsa import enable_index_loss
+from model.dsa import enable_index_loss, freeze_indexers
 from model.logprob import token_logprobs
+from model.mtp import enable_mtp
 from model.quant import QuantSpec
 
 # MXFP8 rounds what it sees: a last-bit difference may cross a step. Everything else of the QAT forward is on.
@@ -49,34 +51,41 @@ class Case:
         draw = lambda: torch.rand(len(kept), generator=self.generator, dtype=torch.float64)
         self.temperature, self.grad = draw() + 0.5, draw() - 0.5
 
-    def whole(self, policy: Policy, routes: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def whole(self, policy: Policy, routes: Tensor | None = None, picks: Tensor | None = None) -> tuple[Any, ...]:
         """As `score_chunked`, by the policy's forward."""
-        out = policy(self.ids, self.lengths, routes, self.parents)
+        out = policy(self.ids, self.lengths, routes, self.parents, picks=picks)
         hidden = out.hidden.flatten(0, 1)[self.source]
         temperature = self.temperature.to(policy.dtype)
-        return *token_logprobs(policy.logits(hidden), self.ids.flatten()[self.at], temperature), out.routes
+        return (
+            *token_logprobs(policy.logits(hidden), self.ids.flatten()[self.at], temperature),
+            out.routes,
+            out.index_loss,
+        )
 
-    def chunked(self, policy: Policy, routes: Tensor | None = None, **how) -> tuple[Tensor, Tensor, Tensor]:
+    def chunked(self, policy: Policy, routes: Tensor | None = None, **how) -> tuple[Any, ...]:
         places = (self.ids, self.lengths, self.at, self.source, self.temperature.to(policy.dtype))
         return score_chunked(policy, *places, routes, self.parents, **how)
 
-    def gradients(self, policy: Policy, logprob: Tensor) -> dict[str, Tensor]:
+    def gradients(self, policy: Policy, logprob: Tensor, index_loss: Tensor | None = None) -> dict[str, Tensor]:
         """Of a loss that is not linear, so that the gradient of a log-prob depends on others."""
         policy.zero_grad()
         grad = self.grad.to(logprob)
-        ((logprob * grad).sum() + (logprob * grad).sum().square() * 0.1).backward()
+        loss = (logprob * grad).sum() + (logprob * grad).sum().square() * 0.1
+        (loss if index_loss is None else loss + index_loss.square() * 0.7).backward()
         return {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
 
 
 def compare(policy: Policy, case: Case, limit: float = 1e-10, **how) -> None:
-    routes = how.get("routes")
-    a, b = case.whole(policy, routes), case.chunked(policy, **how)
+    a, b = case.whole(policy, how.get("routes"), how.get("picks")), case.chunked(policy, **how)
     scale = float(a[0].detach().abs().max())
     for x, y in zip(a[:2], b[:2], strict=True):
         assert float((x - y).detach().abs().max()) <= limit * 1e-2 * scale
     assert torch.equal(a[2], b[2])
-    want, got = case.gradients(policy, a[0]), case.gradients(policy, b[0])
-    assert want.keys() == got.keys() and not any(".indexer." in n for n in got)
+    learns = a[3] is not None
+    if learns:
+        torch.testing.assert_close(b[3], a[3], rtol=limit, atol=0)
+    want, got = case.gradients(policy, a[0], a[3]), case.gradients(policy, b[0], b[3])
+    assert want.keys() == got.keys() and any(".indexer." in n for n in got) == learns
     for name, g in want.items():
         assert float((got[name] - g).norm()) <= limit * float(g.norm()), name
 
@@ -128,6 +137,55 @@ def test_recorded_routes_are_replayed() -> None:
     compare(policy, case, chunk=16, routes=other)
 
 
+@pytest.mark.parametrize(
+    "variant,how",
+    [("k31", {}), ("odd_k31_all_keys", {}), ("odd_k31", {}), ("odd_k31", {"recompute": True, "offload": True})],
+)
+def test_the_index_loss_is_that_of_whole_rows(variant: str, how: dict) -> None:
+    preset, changes = VARIANTS[variant]
+    policy = build(preset, **changes)
+    enable_index_loss(policy)
+    compare(policy, Case([45, 9]), chunk=16, **how)
+    compare(policy, Case([13, 24, 8, 15, 20, 2, 9], [-1, 0, 0, 4, -1, -1, 5], seed=1), chunk=7, **how)
+    early = Case([50])  # later chunks score nothing, but their index loss reaches the keys of earlier ones
+    kept = early.source < 20
+    early.at, early.source, early.temperature, early.grad = (
+        x[kept] for x in (early.at, early.source, early.temperature, early.grad)
+    )
+    compare(policy, early, chunk=16, **how)
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize("parents", [None, [-1, 0, 0]])
+def test_recorded_picks_are_replayed(parents: list[int] | None, learn: bool) -> None:
+    policy, case = build("tiny_odd"), Case([30, 21, 12], parents)
+    enable_index_loss(policy, learn)
+    k, g = policy.config.index_topk, case.generator
+    shape = (3, 30, len(policy.config.linear_attn_config.full_attn_layers), k)
+    picks = torch.full(shape, -1, dtype=torch.int32)
+    for row, n in enumerate(case.lengths.tolist()):
+        past = 30 if parents and parents[row] >= 0 else 0
+        for t in range(n):
+            for layer in range(shape[2]):
+                if (row, t) not in ((0, 20), (1, 3)):  # two that were not recorded
+                    keys = torch.randperm(past + t + 1, generator=g)[:k]
+                    picks[row, t, layer, : len(keys)] = keys.int()
+    compare(policy, case, chunk=16, picks=picks)
+    with torch.no_grad():
+        assert float((case.whole(policy)[0] - case.whole(policy, None, picks)[0]).abs().max()) > 1e-3
+    picks[1, 5, 0, 0] = 99
+    with pytest.raises(ValueError, match="lies behind the token"):
+        case.chunked(policy, chunk=16, picks=picks)
+
+
+def test_frozen_indexers_have_no_loss_in_chunks() -> None:
+    policy, case = build("tiny_odd"), Case([30])
+    enable_index_loss(policy)
+    freeze_indexers(policy)
+    assert case.chunked(policy, chunk=8)[3] is None
+    compare(policy, case, chunk=8)
+
+
 def test_the_balance_counts_every_token_once() -> None:
     policy = build("tiny")
     enable_balancing(policy)
@@ -153,7 +211,7 @@ def test_frozen_parameters_get_none_and_change_nothing() -> None:
 def test_without_gradients_nothing_is_kept() -> None:
     policy, case = build("tiny"), Case([60])
     with torch.no_grad():
-        logprob, entropy, routes = case.chunked(policy, chunk=16)
+        logprob, entropy, routes, _ = case.chunked(policy, chunk=16)
         want = case.whole(policy)
     assert not logprob.requires_grad
     torch.testing.assert_close(logprob, want[0], rtol=0, atol=1e-12)
@@ -210,10 +268,14 @@ def test_what_cannot_be_scored_is_refused() -> None:
         logprob = case.chunked(policy, chunk=8)[0]
         logprob.sum().backward(retain_graph=True)
         logprob.sum().backward()
-    enable_index_loss(policy)
-    with pytest.raises(ValueError, match="index loss"):
+    enable_index_loss(policy, dense=True)
+    with pytest.raises(ValueError, match="dense warm-up"):
         case.chunked(policy, chunk=8)
     enable_index_loss(policy, False)
+    ahead = build("tiny", num_nextn_predict_layers=1)
+    enable_mtp(ahead)
+    with pytest.raises(ValueError, match="MTP"):
+        case.chunked(ahead, chunk=8)
     case.source = case.source.clone()
     case.source[0] = 20 + 7
     with pytest.raises(ValueError, match="behind its row's end"):

@@ -110,7 +110,7 @@ def test_an_untied_head_is_a_weight_of_its_own(folder: Path) -> None:
 def test_what_cannot_be_a_policy_is_refused(policy: HFPolicy, tmp_path: Path) -> None:
     from transformers import BertConfig, BertLMHeadModel, Gemma2Config, Gemma2ForCausalLM
 
-    with pytest.raises(ValueError, match="replayed"):
+    with pytest.raises(ValueError, match="no routes to replay"):
         policy(torch.arange(3)[None], torch.tensor([3]), routes=torch.zeros(1, 3, 1, 1))
     with pytest.raises(ValueError, match="context of 2048"):
         policy(torch.zeros(1, 2049, dtype=torch.int64), torch.tensor([2049]))

@@ -124,6 +124,36 @@ def test_routes_are_the_routers_choices_at_real_tokens(folder: Path) -> None:
         assert torch.equal(routes[i, : len(row)].sort(-1).values, want.sort(-1).values)
 
 
+def test_recorded_routes_are_replayed_with_live_weights(folder: Path) -> None:
+    policy = double(folder)
+    if policy.moe_shape is None:
+        return
+    ids, lengths = pad_sequence(rows(), batch_first=True), torch.tensor(LENGTHS)
+
+    def gradients(routes: Tensor | None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        policy.zero_grad()
+        out = policy(ids, lengths, routes)
+        out.hidden.square().sum().backward()
+        assert out.routes is not None
+        return out.hidden, out.routes, {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
+
+    hidden, live, want = gradients(None)
+    again, used, got = gradients(live)
+    assert torch.equal(used, live)
+    torch.testing.assert_close(again, hidden, rtol=0, atol=1e-12)
+    for name, grad in want.items():
+        assert float((got[name] - grad).norm()) <= 1e-10 * float(grad.norm()), name
+    assert any(n.endswith("gate.weight") and bool(g.any()) for n, g in got.items())
+    other = torch.where(live >= 0, (live + 1) % policy.moe_shape[1], live)
+    other[0, 2] = -1  # not recorded
+    replayed, used, _ = gradients(other)
+    recorded = other >= 0
+    assert torch.equal(used[recorded], other[recorded]) and bool((used[0, 2] >= 0).all())
+    assert float((replayed - hidden).detach().abs().max()) > 1e-3
+    with pytest.raises(ValueError, match="layers"):
+        policy(ids, lengths, other[:, :, :0])
+
+
 def test_public_tensors_that_are_no_parts_of_weights_are_refused(tmp_path: Path) -> None:
     from transformers.core_model_loading import Concatenate, Transpose, WeightConverter
 

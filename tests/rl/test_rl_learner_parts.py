@@ -106,7 +106,7 @@ def test_a_foreign_policy_is_never_given_parents():
 
 def test_the_indexer_is_frozen_and_vectors_do_not_decay():
     c, policy = cases.config(learner__weight_decay=0.1).learner, cases.policy(cases.config())
-    frozen = engine.freeze(policy)
+    frozen = engine.freeze(policy, c)
     assert frozen and all(".indexer." in n for n in frozen)
     groups = engine.parameter_groups(policy, c)
     held = [p for g in groups for p in g["params"]]

@@ -38,12 +38,17 @@ def arrays(policy: Policy) -> dict[str, np.ndarray]:
 
 
 def engine_of(
-    source: Policy, max_batch: int = 8, max_context: int = 96, version: int | None = 1, record_routes: bool = True
+    source: Policy,
+    max_batch: int = 8,
+    max_context: int = 96,
+    version: int | None = 1,
+    record_routes: bool = True,
+    record_picks: bool = False,
 ) -> NativeEngine:
     """An engine with its own policy, loaded with the source's weights (version None: not loaded)."""
     own = Policy(source.config, source.quant).to(source.dtype)
     own.reset_parameters(99)
-    engine = NativeEngine(own, max_batch, max_context, record_routes)
+    engine = NativeEngine(own, max_batch, max_context, record_routes, record_picks)
     if version is not None:
         weights = arrays(source)
         engine.load(describe(version, weights), weights)
