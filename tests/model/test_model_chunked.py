@@ -2,100 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from k3_oracle import randomised
+from chunk_cases import CHUNKS, DENSE, VARIANTS, Case, build, gaps
 from torch import Tensor
 
 from model import chunked
 from model.balance import enable_balancing
-from model.chunked import score_chunked
-from model.config import K3Config
 from model.decoder import Policy
 from model.dsa import enable_index_loss
-from model.logprob import token_logprobs
 from model.quant import QuantSpec
-
-# MXFP8 rounds what it sees: a last-bit difference may cross a step. Everything else of the QAT forward is on.
-WEIGHTS_ONLY = QuantSpec("mxfp4", "none")
-DENSE = {"index_topk": None}
-
-
-def build(preset: str, quant: QuantSpec = WEIGHTS_ONLY, dtype: torch.dtype = torch.float64, **changes) -> Policy:
-    policy = Policy(replace(K3Config.preset(preset), **changes), quant).to(dtype)
-    policy.reset_parameters(0)
-    return randomised(policy)
-
-
-class Case:
-    """Rows with random tokens, two thirds of which are scored at random temperatures, and a random linear loss."""
-
-    def __init__(self, lengths: list[int], parents: list[int] | None = None, seed: int = 0) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-        b, t = len(lengths), max(lengths)
-        self.lengths = torch.tensor(lengths)
-        self.parents = None if parents is None else torch.tensor(parents)
-        self.ids = torch.randint(0, 512, (b, t), generator=self.generator)
-        pairs = []
-        for row, n in enumerate(lengths):
-            above = -1 if parents is None else parents[row]
-            if above >= 0:  # a row's first token is predicted by its parent's last one
-                pairs.append((row * t, above * t + lengths[above] - 1))
-            pairs += [(row * t + i, row * t + i - 1) for i in range(1, n)]
-        kept = torch.randperm(len(pairs), generator=self.generator)[: max(1, len(pairs) * 2 // 3)]
-        self.at, self.source = torch.tensor(pairs)[kept].T
-        draw = lambda: torch.rand(len(kept), generator=self.generator, dtype=torch.float64)
-        self.temperature, self.grad = draw() + 0.5, draw() - 0.5
-
-    def whole(self, policy: Policy, routes: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """As `score_chunked`, by the policy's forward."""
-        out = policy(self.ids, self.lengths, routes, self.parents)
-        hidden = out.hidden.flatten(0, 1)[self.source]
-        temperature = self.temperature.to(policy.dtype)
-        return *token_logprobs(policy.logits(hidden), self.ids.flatten()[self.at], temperature), out.routes
-
-    def chunked(self, policy: Policy, routes: Tensor | None = None, **how) -> tuple[Tensor, Tensor, Tensor]:
-        places = (self.ids, self.lengths, self.at, self.source, self.temperature.to(policy.dtype))
-        return score_chunked(policy, *places, routes, self.parents, **how)
-
-    def gradients(self, policy: Policy, logprob: Tensor) -> dict[str, Tensor]:
-        """Of a loss that is not linear, so that the gradient of a log-prob depends on others."""
-        policy.zero_grad()
-        grad = self.grad.to(logprob)
-        ((logprob * grad).sum() + (logprob * grad).sum().square() * 0.1).backward()
-        return {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
 
 
 def compare(policy: Policy, case: Case, limit: float = 1e-10, **how) -> None:
-    routes = how.get("routes")
-    a, b = case.whole(policy, routes), case.chunked(policy, **how)
-    scale = float(a[0].detach().abs().max())
-    for x, y in zip(a[:2], b[:2], strict=True):
-        assert float((x - y).detach().abs().max()) <= limit * 1e-2 * scale
-    assert torch.equal(a[2], b[2])
-    want, got = case.gradients(policy, a[0]), case.gradients(policy, b[0])
-    assert want.keys() == got.keys() and not any(".indexer." in n for n in got)
-    for name, g in want.items():
-        assert float((got[name] - g).norm()) <= limit * float(g.norm()), name
+    found = gaps(policy, case, **how)
+    assert found.logprob <= limit * 1e-2 and found.routes_equal
+    for name, gap in found.gradients.items():
+        assert gap <= limit, name
 
 
-VARIANTS = {
-    "k3": ("tiny", DENSE),
-    "k31": ("tiny", {"index_topk": 20}),
-    "k31_all_keys": ("tiny", {}),
-    "odd_k3": ("tiny_odd", DENSE),
-    "odd_k31": ("tiny_odd", {}),
-    "odd_k31_all_keys": ("tiny_odd", {"index_topk": 500}),
-}
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
+@pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_chunks_change_neither_log_probs_nor_gradients(variant: str, chunk: int) -> None:
     preset, changes = VARIANTS[variant]
-    compare(build(preset, **changes), Case([11 if chunk == 1 else 90 if chunk == 7 else 150], seed=chunk), chunk=chunk)
+    compare(build(preset, **changes), Case([CHUNKS[chunk]], seed=chunk), chunk=chunk)
 
 
 @pytest.mark.parametrize("how", [{"recompute": True}, {"offload": True}, {"recompute": True, "offload": True}])
