@@ -123,8 +123,8 @@ def _entry(name: str, said: dict[str, Any], file: Path, data: int) -> Entry:
 def read_folder(folder: Path) -> dict[str, Entry]:
     """Every tensor of the folder by name, in the order of the files. Reads headers only.
 
-    Raises WeightsError if the files, the index and the headers do not say the same, or a tensor is in two files; OSError
-    where it may not be read.
+    Raises WeightsError if the files, the index and the headers do not say the same, or a tensor is in two files, and
+    OSError where it may not be read.
     """
     if not folder.is_dir():
         is_file = (

@@ -99,7 +99,8 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(root.glob("step_*"), key=lambda p: int(p.name.split("_")[1])) if root.exists() else []
+    """Oldest first; a folder that someone renamed (step_000007.old) is not one."""
+    return sorted((p for p in root.glob("step_*") if p.name[5:].isdecimal()), key=lambda p: int(p.name[5:]))
 
 
 def _sha256(path: Path) -> str:

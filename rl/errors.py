@@ -20,6 +20,7 @@ _HINTS = {
     errno.EPERM: _RIGHT,
     errno.EROFS: _RIGHT,
     errno.ENOTDIR: _KIND,
+    errno.EEXIST: _KIND,
     errno.EISDIR: _KIND,
     errno.ENAMETOOLONG: "give a shorter name",
     errno.ELOOP: "its links lead in a circle: give another path",

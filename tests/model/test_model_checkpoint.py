@@ -143,10 +143,12 @@ def test_an_export_holds_one_weight_at_a_time_and_asks_for_each_once(policy: Pol
 def test_resharding_keeps_every_byte_and_every_other_file(whole: Path, tmp_path: Path) -> None:
     source = shutil.copytree(whole, tmp_path / "source")
     (source / "tokenizer.json").write_text("{}")
+    (source / "figures").mkdir()
+    (source / "lost.txt").symlink_to("nowhere")
     before = load(source)
     for number in (1, 4):
         out = tmp_path / f"out{number}"
-        reshard(source, out, number)
+        assert reshard(source, out, number) == ["figures", "lost.txt"]  # no files: told, not copied
         files = sorted(out.glob("*.safetensors"))
         assert len(files) == number == verify(out).shards
         after = load(out)
