@@ -208,10 +208,10 @@ def oracles(seed: int) -> Rows:
         out.append(line(f"KDA, {decay} decay, over the borders of packed rows", gap, "0", "", gap == 0, command))
     for decay in ("mixed", "bound", "none"):
         g = cases.kda_gradients(decay, seed)
-        holds = g.finite and g.exact <= 1e-5 and g.theirs <= 4e-5
-        text = "finite, <= 1e-5; theirs misses float64 by 2e-5, so <= 4e-5"
-        name = f"KDA gradients, gate at {decay}: against float64 and against glm5_next"
-        out.append(line(name, [float(f"{x:.3g}") for x in (g.exact, g.theirs)], text, "", holds, command))
+        holds = g.finite and g.exact <= max(1e-5, 2 * g.theirs_exact)
+        text = "finite, <= 1e-5 or twice theirs"
+        name = f"KDA gradients, gate at {decay}: ours and glm5_next's against ours in float64"
+        out.append(line(name, [float(f"{x:.3g}") for x in (g.exact, g.theirs_exact)], text, "", holds, command))
     choices = [cases.indexer_choices(f, k, seed) for f in cases.INDEXERS for k in (1, 7, 40, 64)]
     different, gap = sum(c[0] for c in choices), max(c[1] for c in choices)
     name = f"tokens for which the indexer selects other keys than {' and '.join(cases.INDEXERS)}"

@@ -103,7 +103,10 @@ def _encode(name: str, weight: Tensor, unit: Unit, config: K3Config, rule: str) 
         weight[config.linear_attn_config.num_heads :] = 0.0  # no head uses these: zeros, as in the released files
     shape = (unit[0].shape[0], 2 * unit[0].shape[1]) if packed else unit[0].shape
     if tuple(weight.shape) != shape:
-        raise WeightsError(f"{stored}: the weight has shape {tuple(weight.shape)}, the config says {shape}")
+        raise WeightsError(
+            f"{stored}: the weight has shape {tuple(weight.shape)}, the config says {shape}: give weights and preset or "
+            "config.json of one architecture"
+        )
     parts: tuple[Tensor, ...]
     if packed:
         parts = pack_mxfp4(weight.cpu(), rule)

@@ -135,6 +135,8 @@ class Gradients:
     """Largest difference from theirs, relative to the largest value of a tensor above 1."""
     exact: float
     """The same from our mixer in float64."""
+    theirs_exact: float
+    """How far theirs is from it, in the tensors that both have: what float32 makes of these inputs."""
     flat: float
     """Largest |gradient| of dt_bias: zero where the gate is at one of its ends."""
     unused: float
@@ -150,19 +152,21 @@ def kda_gradients(decay: str, seed: int = 0) -> Gradients:
         y = x.clone().requires_grad_()
         (run(y) * weight).sum().backward()
         grads.append(y.grad)
-    pairs = {"q_proj.weight": "q_proj.weight", "b_proj.weight": "b_proj.weight", "dt_bias": "forget_gate.dt_bias"}
-    pairs |= {"f_b_proj.weight": "forget_gate.f_b_proj.weight", "o_norm.weight": "o_norm.weight"}
     a, b = dict(ours.named_parameters()), dict(theirs.named_parameters())
-    both = [(grads[0], grads[1])] + [(a[m].grad, b[t].grad) for m, t in pairs.items()]
+    shared = {f"{n}.weight": f"{n}.weight" for n in ("q_proj", "k_proj", "v_proj", "b_proj", "o_norm", "o_proj")}
+    shared |= {n: f"forget_gate.{n}" for n in ("dt_bias", "f_a_proj.weight", "f_b_proj.weight")}
+    both = [(grads[0], grads[1])] + [(a[m].grad, b[t].grad) for m, t in shared.items()]
     both.append((a["A_log"].grad[: LA.num_heads], b["forget_gate.A_log"].grad))
     exact = copy.deepcopy(ours).double()
     exact.refresh()
     exact.zero_grad()
     (exact(x.double(), Packing(torch.tensor([70]), 70))[0] * weight).sum().backward()
+    wanted = {name: p.grad for name, p in exact.named_parameters()}
     return Gradients(
         all(p.grad is not None and bool(p.grad.isfinite().all()) for p in a.values()),
         largest(both),
-        largest((a[name].grad.double(), p.grad) for name, p in exact.named_parameters()),
+        largest((a[name].grad.double(), want) for name, want in wanted.items()),
+        largest((b[theirs].grad.double(), wanted[mine]) for mine, theirs in shared.items()),
         float(a["dt_bias"].grad.abs().max()),
         float(a["A_log"].grad[LA.num_heads :].abs().max()),
     )
