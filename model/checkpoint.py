@@ -104,8 +104,8 @@ def _encode(name: str, weight: Tensor, unit: Unit, config: K3Config, rule: str) 
     shape = (unit[0].shape[0], 2 * unit[0].shape[1]) if packed else unit[0].shape
     if tuple(weight.shape) != shape:
         raise WeightsError(
-            f"{stored}: the weight has shape {tuple(weight.shape)}, the config says {shape}: give weights and preset or "
-            "config.json of one architecture"
+            f"{stored}: the weight has shape {tuple(weight.shape)}, the config says {shape}: give the preset, or the "
+            "config.json, of these weights"
         )
     parts: tuple[Tensor, ...]
     if packed:
