@@ -73,6 +73,12 @@ def remap(folder: Path, change: Callable[[dict[str, str]], Any]) -> None:
     (folder / INDEX).write_text(json.dumps(index))
 
 
+def remanifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    said = json.loads((folder / MANIFEST).read_text())
+    change(said["files"])
+    (folder / MANIFEST).write_text(json.dumps(said))
+
+
 def empty(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.mkdir()
@@ -222,9 +228,10 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
         "config.json has .* bytes, manifest.json says",
     ),
     "manifest names an absent file": (
-        lambda f: (f / MANIFEST).write_text('{"files": {"tokenizer.json": {"bytes": 1, "sha256": ""}}}'),
+        lambda f: remanifest(f, lambda files: files.update({"tokenizer.json": {"bytes": 1, "sha256": ""}})),
         "tokenizer.json is missing",
     ),
+    "manifest leaves out a shard": (lambda f: remanifest(f, lambda files: files.pop(shard(f).name)), "does not name"),
     "manifest is no JSON": (lambda f: (f / MANIFEST).write_text("[]"), "manifest.json is not readable"),
 }
 
