@@ -17,8 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import re
 import shutil
 import statistics
@@ -27,44 +25,23 @@ import sys
 import tempfile
 import threading
 import time
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks import _lines
+from benchmarks._lines import line
 from rl import report, runfiles
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "foundation-acceptance.json"
+RESULTS = _lines.RESULTS / "foundation-acceptance.json"
 JOINTRL = str(ROOT / ".venv" / "bin" / "jointrl")
-
-
-def line(name: str, measured: Any, target: str, unit: str, holds: bool, command: str) -> dict[str, Any]:
-    """One acceptance line."""
-    shown = round(measured, 4) if isinstance(measured, float) else measured
-    return {"line": name, "measured": shown, "target": target, "unit": unit, "holds": bool(holds), "command": command}
 
 
 def write(lines: list[dict[str, Any]]) -> None:
     """Merge lines into the file and print them."""
-    old = json.loads(RESULTS.read_text())["lines"] if RESULTS.exists() else []
-    names = {row["line"] for row in lines}
-    merged = [row for row in old if row["line"] not in names] + lines
-    packages = ("torch", "deepspeed", "ray", "transformers", "hydra-core")
-    out = {
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "lines": sorted(merged, key=lambda row: row["line"]),
-    }
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(out, indent=1) + "\n")
-    for row in lines:
-        print(
-            f"{'holds' if row['holds'] else 'FAILS'}  {row['line']}: {row['measured']} {row['unit']} ({row['target']})"
-        )
+    _lines.write(RESULTS, lines, ("torch", "deepspeed", "ray", "transformers", "hydra-core"))
 
 
 def setup() -> list[dict[str, Any]]:

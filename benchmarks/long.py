@@ -14,27 +14,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
+from benchmarks._lines import RESULTS as _RESULTS
+from benchmarks._lines import line, machine, write
 from model.build import build_policy
 from model.chunked import score_chunked
 from model.config import K3Config
 from model.quant import QuantSpec
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "model-long.json"
+RESULTS = _RESULTS / "model-long.json"
 TOKENS = [2**16, 2**17, 2**18, 2**19, 2**20]
 MINUTES = 40.0
 """Goal for the step at 1M tokens of `tiny` on two cores."""
@@ -112,41 +110,13 @@ def curve(args: argparse.Namespace) -> None:
         ]
         if config.index_topk is not None:
             rows.append(("floor of the key selection", indexer_flops(config, tokens) / 1e12, "recorded", "TFLOP", True))
-        _write(
-            [_line(f"{args.preset}, {tokens} tokens, {args.device}: {row[0]}", *row[1:], text) for row in rows],
-            args.device,
-        )
+        where = f"{args.preset}, {tokens} tokens, {args.device}"
+        gpu = torch.cuda.get_device_name() if args.device == "cuda" else ""
+        write(RESULTS, [line(f"{where}: {row[0]}", *row[1:], text) for row in rows], hardware=machine(gpu))
 
 
 def _environment(threads: int) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
-
-
-def _line(name: str, measured: float, target: str, unit: str, holds: bool, command: str) -> dict[str, Any]:
-    out = {"line": name, "measured": round(measured, 4), "target": target, "unit": unit}
-    return out | {"holds": holds, "command": command}
-
-
-def _write(lines: list[dict[str, Any]], device: str) -> None:
-    """Merge lines into the file, by name in the order of first writing, and print them."""
-    old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"hardware": "", "lines": []}
-    merged = {row["line"]: row for row in [*old["lines"], *lines]}
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
-    if device != "cpu":
-        machine += f", {torch.cuda.get_device_name()}"
-    hardware = [h for h in old["hardware"].split("; ") if h and h != machine] + [machine]
-    out = {
-        "hardware": "; ".join(hardware),
-        "versions": {"python": platform.python_version(), "torch": version("torch")},
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "lines": list(merged.values()),
-    }
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(out, indent=1) + "\n")
-    for row in lines:
-        print(
-            f"{'holds' if row['holds'] else 'FAILS'}  {row['line']}: {row['measured']} {row['unit']} ({row['target']})"
-        )
 
 
 def main() -> None:

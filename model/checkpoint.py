@@ -32,6 +32,7 @@ from model.shards import (
     by_size,
     check_manifest,
     read_folder,
+    refuse_target,
     write_folder,
 )
 from model.stored import DTYPES, VISION, is_expert, keeps_float32, layout
@@ -75,6 +76,7 @@ def export(
     which must be the one they were trained with. Raises WeightsError naming a weight that is not finite or of another
     shape, an unknown format, a shard size below the largest weight, or an `out` that exists.
     """
+    refuse_target(out)
     units = layout(config, fmt)
     owner = {spec.name: name for name, unit in units.items() for spec in unit}
 
@@ -101,7 +103,10 @@ def _encode(name: str, weight: Tensor, unit: Unit, config: K3Config, rule: str) 
         weight[config.linear_attn_config.num_heads :] = 0.0  # no head uses these: zeros, as in the released files
     shape = (unit[0].shape[0], 2 * unit[0].shape[1]) if packed else unit[0].shape
     if tuple(weight.shape) != shape:
-        raise WeightsError(f"{stored}: the weight has shape {tuple(weight.shape)}, the config says {shape}")
+        raise WeightsError(
+            f"{stored}: the weight has shape {tuple(weight.shape)}, the config says {shape}: give the preset, or the "
+            "config.json, of these weights"
+        )
     parts: tuple[Tensor, ...]
     if packed:
         parts = pack_mxfp4(weight.cpu(), rule)
@@ -273,23 +278,29 @@ def verify(folder: Path) -> Summary:
     return found.summary(hashed)
 
 
-def reshard(folder: Path, out: Path, number: int) -> None:
+def reshard(folder: Path, out: Path, number: int) -> list[str]:
     """Write the same tensors, byte for byte, as `number` shards of about the same size, with all other files.
 
-    A packed pair stays in one shard. Raises WeightsError if the folder is not whole, `out` exists or the number is odd.
+    A packed pair stays in one shard. Returns the names of what is no file and was left out (folders, dead links).
+    Raises WeightsError if the folder is not whole, `out` exists or lies in it, or the number is odd.
     """
+    refuse_target(out)
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise WeightsError(f"{out} lies in {folder}, which would then hold it: give a folder elsewhere")
     found = Checkpoint(folder)
     check_manifest(folder)  # what is copied is hashed anew: never what was altered
     entries = {entry.spec.name: entry for unit in found.units() for entry in unit}
     units = [tuple(entry.spec for entry in unit) for unit in found.units()]
     shards = {entry.file for entry in entries.values()} | {folder / INDEX, folder / MANIFEST}
+    rest = [file for file in sorted(folder.iterdir()) if file not in shards]
 
     def others(half: Path) -> None:
-        for file in sorted(folder.iterdir()):
-            if file.is_file() and file not in shards:
+        for file in rest:
+            if file.is_file():
                 shutil.copyfile(file, half / file.name)
 
     write_folder(out, by_number(units, number), lambda specs: (entries[s.name].read() for s in specs), others)
+    return [file.name for file in rest if not file.is_file()]
 
 
 def parse_size(text: str) -> int:

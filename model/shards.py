@@ -123,14 +123,15 @@ def _entry(name: str, said: dict[str, Any], file: Path, data: int) -> Entry:
 def read_folder(folder: Path) -> dict[str, Entry]:
     """Every tensor of the folder by name, in the order of the files. Reads headers only.
 
-    Raises WeightsError if the files, the index and the headers do not say the same, or a tensor is in two files.
+    Raises WeightsError if the files, the index and the headers do not say the same, or a tensor is in two files, and
+    OSError where it may not be read.
     """
     if not folder.is_dir():
         is_file = (
             f"{folder} is a file: give the folder that holds it" if folder.exists() else f"{folder} does not exist"
         )
         raise WeightsError(is_file)
-    files = sorted(folder.glob("*.safetensors"))
+    files = sorted(file for file in folder.iterdir() if file.suffix == ".safetensors")  # glob hides what is forbidden
     weight_map = None
     if (folder / INDEX).is_file():
         weight_map = _weight_map(folder / INDEX)
@@ -170,7 +171,10 @@ def _weight_map(file: Path) -> dict[str, str]:
 
 
 def check_manifest(folder: Path) -> bool:
-    """Whether there is a manifest; raises WeightsError naming a file that is not as it says. Reads every byte."""
+    """Whether there is a manifest; raises WeightsError naming a file that is not as it says. Reads every byte.
+
+    A manifest that leaves out a file with weights vouches for nothing, and is an error too.
+    """
     path = folder / MANIFEST
     if not path.exists():
         return False
@@ -180,6 +184,9 @@ def check_manifest(folder: Path) -> bool:
         }
     except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as e:
         raise WeightsError(f"{path} is not readable ({e!r}): {_AGAIN}, or remove it") from e
+    weights = [file.name for file in sorted(folder.iterdir()) if file.suffix == ".safetensors"]
+    if absent := [name for name in (*weights, INDEX) if name not in files and (folder / name).exists()]:
+        raise WeightsError(f"{path} does not name {absent[0]}: {_AGAIN}, or remove {MANIFEST}")
     for name, (size, digest) in files.items():
         file = folder / name
         if not file.is_file():
@@ -229,6 +236,18 @@ def by_number(units: list[Unit], number: int) -> list[list[Spec]]:
     return shards
 
 
+def refuse_target(out: Path) -> None:
+    """Raise WeightsError if `out` is there already, or a writer of it is at work or was killed."""
+    if os.path.lexists(out):
+        raise WeightsError(f"{out} exists: give another folder, or remove it")
+    if (half := _half(out)).exists():
+        raise WeightsError(f"{half} is being written, or was when its writer was killed: remove it if nobody writes it")
+
+
+def _half(out: Path) -> Path:
+    return out.with_name(f".{out.name}.partial")
+
+
 def write_folder(
     out: Path,
     shards: list[list[Spec]],
@@ -238,12 +257,18 @@ def write_folder(
     """Write `out`, which must not exist, as a whole or not at all.
 
     tensors(specs): the bytes of these tensors, in their order, one at a time. others(folder) writes what else belongs
-    there (config.json). Raises WeightsError if `out` exists or a tensor has not the size that was said.
+    there (config.json). Raises WeightsError as `refuse_target`, and if the disk has too little room or a tensor has not
+    the size that was said; OSError naming the file that could not be written.
     """
-    if out.exists():
-        raise WeightsError(f"{out} exists: give another folder, or remove it")
-    half = out.with_name(f".{out.name}.tmp-{os.getpid()}")
-    half.mkdir(parents=True)
+    refuse_target(out)
+    total = sum(spec.nbytes for shard in shards for spec in shard)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(out.parent).free) < total:
+        raise WeightsError(
+            f"{out} takes {total / 1e9:.3g} GB, {free / 1e9:.3g} GB are free there: make room, or give another disk"
+        )
+    half = _half(out)
+    half.mkdir()
     try:
         others(half)
         hashes = {file.name: _sha256(file) for file in sorted(half.iterdir())}
@@ -254,7 +279,6 @@ def write_folder(
             ordered = sorted(shard, key=lambda spec: -ITEM_BYTES[spec.dtype])
             hashes[name] = _write_shard(half / name, ordered, tensors(ordered))
             where |= {spec.name: name for spec in ordered}
-        total = sum(spec.nbytes for shard in shards for spec in shard)
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
         (half / INDEX).write_text(json.dumps(index, indent=1) + "\n")
         hashes[INDEX] = _sha256(half / INDEX)
@@ -262,7 +286,7 @@ def write_folder(
         (half / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=1) + "\n")
         half.rename(out)
     except BaseException:
-        shutil.rmtree(half)
+        shutil.rmtree(half, ignore_errors=True)  # what went wrong is said, not that this did not succeed either
         raise
 
 
@@ -276,16 +300,22 @@ def _write_shard(file: Path, specs: list[Spec], tensors: Iterator[bytes | bytear
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     sha = hashlib.sha256()
-    with file.open("wb") as f:
-        for piece in (len(text).to_bytes(8, "little"), text):
-            sha.update(piece)
-            f.write(piece)
+
+    def put(data: bytes | bytearray | memoryview) -> None:
+        sha.update(data)
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[f.write(view) :]
+            except OSError as error:  # a full disk: the system does not say of which file
+                raise OSError(error.errno, error.strerror, str(file)) from None
+
+    with file.open("wb", buffering=0) as f:
+        put(len(text).to_bytes(8, "little") + text)
         for spec, data in zip(specs, tensors, strict=True):
             if len(data) != spec.nbytes:
                 raise WeightsError(f"{spec.name} has {len(data)} bytes, {spec.nbytes} were announced")
-            sha.update(data)
-            f.write(data)
-        f.flush()
+            put(data)
         os.fsync(f.fileno())
     return sha.hexdigest()
 

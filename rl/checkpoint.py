@@ -59,17 +59,19 @@ def verify(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} has no {MANIFEST}: it was not finished")
     try:
         manifest: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as e:
-        raise CheckpointError(f"{path} is not readable: {e}") from e
-    if manifest["format"] != FORMAT:
-        raise CheckpointError(f"{folder} has format {manifest['format']}; this version reads format {FORMAT}")
-    for name, want in manifest["files"].items():
+        said = manifest["format"]
+        files = {name: (want["bytes"], want["sha256"]) for name, want in manifest["files"].items()}
+    except (ValueError, AttributeError, KeyError, TypeError) as e:
+        raise CheckpointError(f"{path} is not readable: {e!r}") from e
+    if said != FORMAT:
+        raise CheckpointError(f"{folder} has format {said}; this version reads format {FORMAT}")
+    for name, (size, digest) in files.items():
         file = folder / name
         if not file.exists():
             raise CheckpointError(f"{file} is missing")
-        if file.stat().st_size != want["bytes"]:
-            raise CheckpointError(f"{file} has {file.stat().st_size} bytes, the manifest says {want['bytes']}")
-        if _sha256(file) != want["sha256"]:
+        if file.stat().st_size != size:
+            raise CheckpointError(f"{file} has {file.stat().st_size} bytes, the manifest says {size}")
+        if _sha256(file) != digest:
             raise CheckpointError(f"{file} does not have the manifest's sha256")
     return manifest
 
@@ -97,7 +99,8 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(root.glob("step_*"), key=lambda p: int(p.name.split("_")[1])) if root.exists() else []
+    """Oldest first; a folder that someone renamed (step_000007.old) is not one."""
+    return sorted((p for p in root.glob("step_*") if p.name[5:].isdecimal()), key=lambda p: int(p.name[5:]))
 
 
 def _sha256(path: Path) -> str:

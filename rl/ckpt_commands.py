@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from model.checkpoint import Checkpoint, Summary, export, parse_size, reshard, verify
 from model.checkpoint_config import CONFIG, architecture
 from model.config import K3Config
-from model.shards import WeightsError
+from model.shards import INDEX, WeightsError
 from rl import checkpoint, compose, launch
-from rl.errors import UserError
+from rl.errors import UserError, cannot
 from rl.learner.masters import Masters
 
 T = TypeVar("T")
@@ -60,8 +60,10 @@ def verify_folder(args: argparse.Namespace) -> int:
 def reshard_folder(args: argparse.Namespace) -> int:
     """Copy a public checkpoint into another number of shards."""
     folder, out = Path(args.folder), Path(args.out)
-    _said(lambda: reshard(folder, out, args.shards))
+    left_out = _said(lambda: reshard(folder, out, args.shards))
     print(f"{folder} -> {out}: {_describe(_said(lambda: Checkpoint(out)).summary(True))}")
+    if left_out:
+        print(f"note: not copied, as they are no files: {', '.join(left_out)}")
     return 0
 
 
@@ -73,7 +75,7 @@ def find_source(name: str, preset: str | None) -> Source:
     path = Path(name)
     if path.is_file():
         return _start(path, preset)
-    if (path / CONFIG).is_file():
+    if (path / CONFIG).is_file() or (path / INDEX).is_file():
         found = Checkpoint(path)
         return Source(str(path), found.config, found.read)
     if (path / checkpoint.MANIFEST).is_file():
@@ -106,7 +108,10 @@ def _start(file: Path, preset: str | None) -> Source:
     if preset is None:
         if not log.is_file():
             raise UserError(f"{file} does not say what it is and there is no {log.name} beside it: give --preset NAME")
-        preset = json.loads(log.read_text())["preset"]
+        try:
+            preset = str(json.loads(log.read_text())["preset"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{log} does not name a preset ({error!r}): give --preset NAME") from None
     try:
         stored = safe_open(file, framework="pt")
     except SafetensorError as error:
@@ -132,5 +137,7 @@ def _said(work: Callable[[], T]) -> T:
     """What work gives; what it says is wrong, for the person at the terminal."""
     try:
         return work()
-    except (WeightsError, checkpoint.CheckpointError, ValueError, OSError) as error:
+    except (WeightsError, checkpoint.CheckpointError, ValueError) as error:
         raise UserError(str(error)) from None
+    except OSError as error:
+        raise UserError(cannot(error)) from None

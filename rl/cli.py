@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import select
 import signal
@@ -48,6 +49,8 @@ KEYS = [
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 done, 1 failed, 2 not understood or impossible, 130 interrupted,
     141 when what reads its output has gone (`jointrl plan | head`)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold bytes that are no text
     try:
         try:
             return _main(list(sys.argv[1:] if argv is None else argv))

@@ -6,6 +6,7 @@ mixture -> collector -> (workers, engines) -> assess -> batch -> learners -> syn
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,9 @@ class Run:
     def go(self) -> None:
         """Start the processes, carry the run to its last step, close the books."""
         config, state, log = self.config, self.state, self.log
-        with Cluster(config, self.run_dir, state.version, log.phase, log.event) as self.house:
+        # A checkpoint holds every weight: what the run once started from may be gone.
+        house = replace(config, policy=replace(config.policy, init="scratch")) if self.folder else config
+        with Cluster(house, self.run_dir, state.version, log.phase, log.event) as self.house:
             rollout, learners = self.house.scheduler, self.house.learners
             log.event("processes", **describe(config, self.house.ranks, self.environments))
             if self.folder:

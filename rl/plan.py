@@ -25,6 +25,7 @@ from rl.checks import (
 from rl.cluster_plan import KEPT, applies, check_cluster, render_cluster
 from rl.compose import difference, dump
 from rl.config import Config
+from rl.errors import cannot
 from rl.policy_size import PolicySize, policy_size
 from rl.text import gigabytes, table
 
@@ -103,6 +104,8 @@ def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
         size = policy_size(config.model)
     except (ValueError, KeyError) as error:
         checks.append(Check(Verdict.FAIL, "policy", str(error)))
+    except OSError as error:
+        checks.append(Check(Verdict.FAIL, "policy", cannot(error)))
     if not all(c.verdict == Verdict.PASS for c in checks):  # numbers that follow from wrong values mean nothing
         return Plan(config, [], [], [c for c in checks if c.verdict == Verdict.FAIL])
     checks += [*check_policy(config, size), *check_auxiliary(config, size), *check_sight(config)]

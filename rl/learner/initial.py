@@ -12,7 +12,7 @@ import numpy as np
 from model.checkpoint_config import CONFIG, architecture, read_config
 from model.shards import read_folder
 from rl.config import Config
-from rl.errors import UserError
+from rl.errors import UserError, cannot
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 """Where the committed starts lie: `<preset>.safetensors`, written by `jointrl warmup`."""
@@ -23,8 +23,15 @@ _STORED = ("quantization_config", "index_keys")
 def start_files(config: Config) -> list[Path]:
     """Files of `policy.init`; none for scratch, and none where a Hugging Face folder brings its own weights.
 
-    Raises UserError where there is no such start, or its config.json is of another architecture.
+    Raises UserError where there is no such start, it may not be read, or its config.json is of another architecture.
     """
+    try:
+        return _files(config)
+    except OSError as error:
+        raise UserError(cannot(error)) from None
+
+
+def _files(config: Config) -> list[Path]:
     init = config.policy.init
     if init == "scratch" or (init == "warm" and config.model.kind == "hf"):
         return []

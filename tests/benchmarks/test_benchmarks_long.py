@@ -1,11 +1,7 @@
-"""The step on a long row is whole: a loss, a gradient, all three times, a memory; lines replace their namesakes."""
+"""The step on a long row is whole: a loss, a gradient, all three times, a memory."""
 
 import argparse
-import json
 import math
-from pathlib import Path
-
-import pytest
 
 from benchmarks import long
 from model.config import K3Config
@@ -19,16 +15,6 @@ def test_a_step_reports_all_its_parts() -> None:
     assert got["seconds"].keys() == {"forward", "backward", "optimizer"} and min(got["seconds"].values()) > 0
     assert math.isclose(sum(got["seconds"].values()), got["step_s"], rel_tol=1e-6)
     assert abs(got["loss"] - math.log(512)) < 0.5 and 0 < got["grad_norm"] < 10 and 0.05 < got["peak_gb"] < 8
-
-
-def test_lines_replace_those_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long, "RESULTS", tmp_path / "x.json")
-    for value in (1.0, 2.0):
-        long._write([long._line("a", value, "recorded", "s", True, "c")], "cpu")
-        long._write([long._line(f"b{value}", value, "recorded", "s", True, "c")], "cpu")
-    got = json.loads((tmp_path / "x.json").read_text())
-    assert {row["line"]: row["measured"] for row in got["lines"]} == {"a": 2.0, "b1.0": 1.0, "b2.0": 2.0}
-    assert got.keys() == {"hardware", "versions", "date", "lines"} and ";" not in got["hardware"]
 
 
 def test_the_floor_counts_every_pair_of_every_full_layer() -> None:

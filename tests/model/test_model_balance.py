@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from test_model_forward import build, tokens
+from exact_cases import build, tokens
 from torch import Tensor
 
 from model.balance import BINS, balance_update, enable_balancing

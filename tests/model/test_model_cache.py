@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from exact_cases import PLAIN, build, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_model_forward import PLAIN, build, tokens
 from torch import Tensor
 
 from model.cache import DecodeState

@@ -73,6 +73,12 @@ def remap(folder: Path, change: Callable[[dict[str, str]], Any]) -> None:
     (folder / INDEX).write_text(json.dumps(index))
 
 
+def remanifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    said = json.loads((folder / MANIFEST).read_text())
+    change(said["files"])
+    (folder / MANIFEST).write_text(json.dumps(said))
+
+
 def empty(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.mkdir()
@@ -222,11 +228,16 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
         "config.json has .* bytes, manifest.json says",
     ),
     "manifest names an absent file": (
-        lambda f: (f / MANIFEST).write_text('{"files": {"tokenizer.json": {"bytes": 1, "sha256": ""}}}'),
+        lambda f: remanifest(f, lambda files: files.update({"tokenizer.json": {"bytes": 1, "sha256": ""}})),
         "tokenizer.json is missing",
     ),
+    "manifest leaves out a shard": (lambda f: remanifest(f, lambda files: files.pop(shard(f).name)), "does not name"),
     "manifest is no JSON": (lambda f: (f / MANIFEST).write_text("[]"), "manifest.json is not readable"),
 }
+
+
+NAMED = re.compile(r"language_model\.\S+|model\.norm\.weight|\S+\.json|\S+\.safetensors|\S+/bad\b")
+"""What an error must name: a tensor, a file, or the folder where it is the folder."""
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -238,7 +249,7 @@ def test_bad_folders_are_named(whole: Path, tmp_path: Path, name: str) -> None:
         (folder / MANIFEST).unlink(missing_ok=True)  # the damage itself has to be seen, not that a hash differs
     with pytest.raises(WeightsError, match=message) as error:
         verify(folder)
-    assert len(str(error.value)) < 2000
+    assert NAMED.search(str(error.value)) and len(str(error.value)) < 2000
 
 
 @pytest.mark.parametrize(
@@ -275,6 +286,10 @@ def test_more_bad_exports(policy: Policy, whole: Path, tmp_path: Path) -> None:
     for size in ("", "GB", "-3", "0", "many", "inf", "nan"):
         with pytest.raises(WeightsError, match="shard size"):
             parse_size(size)
+    with pytest.raises(WeightsError, match="exists: give another folder"):
+        reshard(whole, whole, 2)
+    with pytest.raises(WeightsError, match=r"lies in .*: give a folder elsewhere"):
+        reshard(whole, whole / "in", 2)
     folder = shutil.copytree(whole, tmp_path / "altered")
     patch(shard(folder), shard(folder).stat().st_size - 40, b"\x01\x02\x03")
     with pytest.raises(WeightsError, match="SHA-256"):  # a new manifest must not bless what was altered

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from dataclasses import replace
 from typing import Any
 
+=======
+>>>>>>> h4
 import pytest
 import torch
-from k3_oracle import randomised
+from chunk_cases import CHUNKS, DENSE, VARIANTS, Case, build, gaps
 from torch import Tensor
 
 from model import chunked
 from model.balance import enable_balancing
-from model.chunked import score_chunked
-from model.config import K3Config
 from model.decoder import Policy
+<<<<<<< HEAD
 from model.dsa import enable_index_loss, freeze_indexers
 from model.logprob import token_logprobs
 from model.mtp import enable_mtp
@@ -88,23 +90,24 @@ def compare(policy: Policy, case: Case, limit: float = 1e-10, **how) -> None:
     assert want.keys() == got.keys() and any(".indexer." in n for n in got) == learns
     for name, g in want.items():
         assert float((got[name] - g).norm()) <= limit * float(g.norm()), name
+=======
+from model.dsa import enable_index_loss
+from model.quant import QuantSpec
 
 
-VARIANTS = {
-    "k3": ("tiny", DENSE),
-    "k31": ("tiny", {"index_topk": 20}),
-    "k31_all_keys": ("tiny", {}),
-    "odd_k3": ("tiny_odd", DENSE),
-    "odd_k31": ("tiny_odd", {}),
-    "odd_k31_all_keys": ("tiny_odd", {"index_topk": 500}),
-}
+def compare(policy: Policy, case: Case, limit: float = 1e-10, **how) -> None:
+    found = gaps(policy, case, **how)
+    assert found.logprob <= limit * 1e-2 and found.routes_equal
+    for name, gap in found.gradients.items():
+        assert gap <= limit, name
+>>>>>>> h4
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
+@pytest.mark.parametrize("chunk", CHUNKS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_chunks_change_neither_log_probs_nor_gradients(variant: str, chunk: int) -> None:
     preset, changes = VARIANTS[variant]
-    compare(build(preset, **changes), Case([11 if chunk == 1 else 90 if chunk == 7 else 150], seed=chunk), chunk=chunk)
+    compare(build(preset, **changes), Case([CHUNKS[chunk]], seed=chunk), chunk=chunk)
 
 
 @pytest.mark.parametrize("how", [{"recompute": True}, {"offload": True}, {"recompute": True, "offload": True}])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_model_forward import PLAIN, build, tokens
+from exact_cases import PLAIN, build, prefill_against_decode, tokens
 
 from model.quant import QuantSpec
 
@@ -36,6 +36,12 @@ def test_prefill_extend_and_decode_are_the_forward(preset: str) -> None:
     torch.testing.assert_close(got, want[rows, at[rows] - 1], rtol=0, atol=1e-10)
     assert torch.equal(seen[1, : time - 20], routes[0, 20:])
     assert state.lengths.tolist() == [*at.tolist(), 0, 0]
+
+
+@pytest.mark.parametrize(("preset", "changes"), [("tiny", {"index_topk": 9}), ("tiny", {"index_topk": None}),
+                                               ("tiny_odd", {})])  # fmt: skip
+def test_a_prompt_is_its_tokens_one_by_one(preset: str, changes: dict) -> None:
+    assert prefill_against_decode(build(preset, **changes), 40) <= 1e-12
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 15, 16, 17, 31, 33])

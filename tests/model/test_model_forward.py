@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from k3_oracle import Oracle, randomised
-
-from model.config import K3Config
-from model.decoder import Policy
-from model.quant import QuantSpec
-
-PLAIN = QuantSpec("none", "none")
-
-
-def build(preset: str = "tiny_odd", quant: QuantSpec = PLAIN, dtype: torch.dtype = torch.float64, **changes) -> Policy:
-    policy = Policy(replace(K3Config.preset(preset), **changes), quant).to(dtype)
-    policy.reset_parameters(0)
-    return randomised(policy)
-
-
-def tokens(batch: int, time: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(0, 512, (batch, time), generator=torch.Generator().manual_seed(seed))
-
-
-def logits(policy: Policy, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return policy.logits(policy(ids, lengths).hidden)
+from exact_cases import build, causality, logits, sparse_against_dense, tokens
+from k3_oracle import Oracle
 
 
 @pytest.mark.parametrize("topk", [7, None])
@@ -73,15 +51,8 @@ def test_what_a_config_may_switch_is_honoured_in_forward_and_decode(preset: str,
 
 
 def test_later_tokens_change_nothing_earlier() -> None:
-    policy = build()
-    a, b = tokens(2, 40), tokens(2, 40)
-    b[:, 23:] = tokens(2, 17, seed=9)
-    lengths = torch.tensor([40, 40])
-    routes = policy(a, lengths).routes
-    x, y = policy(a, lengths, routes).hidden, policy(b, lengths, routes).hidden
-    assert torch.equal(x[:, :23], y[:, :23])  # to the bit, where the experts' row counts are the same
-    assert not torch.equal(x[:, 23:], y[:, 23:])
-    torch.testing.assert_close(policy(b, lengths).hidden[:, :23], x[:, :23], rtol=0, atol=1e-12)
+    before, after, live = causality()
+    assert before == 0.0 and after > 1e-3 and live <= 1e-12
 
 
 def test_padding_and_batch_change_nothing() -> None:
@@ -125,13 +96,8 @@ def test_pads_get_no_gradient_and_give_none() -> None:
 
 
 def test_sparse_attention_that_sees_all_is_dense_attention() -> None:
-    sparse, dense = build(index_topk=40), build(index_topk=None)
-    shared = {k: v for k, v in sparse.named_weights() if "indexer" not in k}
-    dense.load_named_weights(shared)
-    ids, lengths = tokens(2, 40), torch.tensor([40, 33])
-    assert torch.equal(logits(sparse, ids, lengths), logits(dense, ids, lengths))
-    sparser = build(index_topk=39)
-    assert not torch.equal(logits(sparser, ids, lengths)[0, -1], logits(dense, ids, lengths)[0, -1])
+    assert sparse_against_dense(topk=40) == (0.0, 0.0)
+    assert sparse_against_dense(topk=39)[1] > 0
 
 
 def test_indexer_learns_from_its_own_loss_only() -> None:

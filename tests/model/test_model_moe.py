@@ -6,8 +6,8 @@ import copy
 
 import pytest
 import torch
+from exact_cases import PLAIN, build, tokens
 from k3_oracle import randomised
-from test_model_forward import PLAIN, build, tokens
 from torch import Tensor
 
 import model.moe as moe_module

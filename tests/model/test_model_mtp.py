@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from exact_cases import build, tokens
 from k3_oracle import Oracle, _rms, randomised
-from test_model_forward import build, tokens
 from torch import Tensor
 
 from model.config import K3Config

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from k3_oracle import Oracle, randomised
-from test_model_forward import PLAIN, build, tokens
+from exact_cases import PLAIN, absorbed_against_plain, build, tokens
+from k3_oracle import Oracle
 from torch import Tensor
 
 import model.mla as mla_module
@@ -23,7 +23,6 @@ from model.dsa import (
     warm_up_indexers,
 )
 from model.mla import MLA
-from model.packing import Packing
 
 LENGTHS = torch.tensor([26, 7, 13])
 
@@ -182,23 +181,8 @@ def test_recording_needs_room_and_an_indexer() -> None:
 
 def test_the_absorbed_form_on_all_keys_is_the_plain_form() -> None:
     for config in (K3Config.preset("tiny_odd"), replace(K3Config.preset("tiny"), index_topk=None)):
-        policy = randomised(Policy(config, PLAIN).to(torch.float64))
-        m = next(m for m in policy.modules() if isinstance(m, MLA))
-        x = torch.randn(2 * 33, config.hidden_size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        visible = Packing(torch.tensor([33, 33]), 33).blocks.visible[0]
-        runs = []
-        for absorbed in (False, True):
-            policy.zero_grad()
-            _, q, latent, _ = m._project(x)
-            q, latent = q.view(2, 33, *q.shape[1:]), latent.view(2, 33, -1)
-            if absorbed:
-                o, p = m.attend_selected(q, latent, picks_of(visible, 33))
-            else:
-                o, p = m._attend(q, *m._keys_values(latent), visible)
-            o.square().sum().backward()
-            runs.append([o, p, *(g.grad.clone() for g in m.parameters() if g.grad is not None)])
-        for i, (a, b) in enumerate(zip(*runs, strict=True)):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-12 if i < 2 else 1e-10)
+        value, gradient = absorbed_against_plain(config)
+        assert value <= 1e-12 and gradient <= 1e-10
 
 
 def test_gathering_the_selected_keys_is_masking_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from functools import cache
 
 import pytest
 import torch
+from exact_cases import PLAIN, tokens
 from k3_oracle import Oracle, randomised
-from test_model_forward import PLAIN, tokens
 from torch import Tensor
 
 import model.activations

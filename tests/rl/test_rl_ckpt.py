@@ -201,7 +201,52 @@ def test_mistakes_exit_2_with_one_sentence(policy: Policy, here: Path, capsys: p
         message = capsys.readouterr().err
         assert message.startswith("jointrl: ") and meant in message and "Traceback" not in message, message
         assert not Path("out").exists()
+    save_file({n: w.clone() for n, w in policy.named_weights()}, "start.safetensors")
+    for log in ("{", "[]", "{}", '{"other": 1}'):
+        Path("start.json").write_text(log)
+        assert cli.main(["ckpt", "export", "start.safetensors", "out"]) == 2
+        assert "start.json does not name a preset" in capsys.readouterr().err
     learner = next(run.glob("checkpoints/*/learner_00000.safetensors"))
     learner.write_bytes(learner.read_bytes()[:-1])
     assert cli.main(["ckpt", "export", str(learner.parent), "out"]) == 2
     assert "learner_00000.safetensors has" in capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_one_sentence(
+    policy: Policy, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_file({n: w.clone() for n, w in policy.named_weights()}, "start.safetensors")
+    words = ["ckpt", "export", "start.safetensors", "--preset", "tiny"]
+    assert cli.main([*words, "start.safetensors/out"]) == 2
+    assert "a file stands where a folder is needed" in capsys.readouterr().err
+    assert cli.main([*words, "n" * 300]) == 2
+    assert "file name too long; give a shorter name" in capsys.readouterr().err
+    assert cli.main([*words, "out"]) == 0
+    for kind in (PermissionError(13, "Permission denied", "out/x"), OSError(28, "No space left on device", "out/x")):
+
+        def refuse(*_: object, kind: OSError = kind) -> None:
+            raise kind
+
+        with monkeypatch.context() as patch:
+            patch.setattr("model.shards.read_header", refuse)
+            assert cli.main(["ckpt", "verify", "out"]) == 2
+            said = capsys.readouterr().err
+            assert said.startswith("jointrl: out/x: ") and "; " in said
+            config = Config()
+            config.policy.init = "out"
+            with pytest.raises(UserError, match="out/x: "):
+                initial.start_files(config)
+    Path("out/config.json").unlink()
+    assert cli.main(["ckpt", "export", "out", "again"]) == 2
+    assert "config.json is missing" in capsys.readouterr().err
+    assert cli.main([*words, "n\udcff"]) == 0, "a name that is no text is printed as well as can be"
+
+
+@pytest.mark.parametrize("manifest", ["[]", "{}", '{"format": 2}', '{"format": 2, "files": {"a": 1}}', "{"])
+def test_a_manifest_of_a_training_checkpoint_that_is_none(policy: Policy, here: Path, manifest: str) -> None:
+    folder = a_run(policy, "mine") / "checkpoints" / "step_000007"
+    (folder / "manifest.json").write_text(manifest)
+    with pytest.raises(checkpoint.CheckpointError, match=r"manifest\.json is not readable"):
+        checkpoint.verify(folder)
+    folder.rename(folder.with_name("step_old"))
+    assert checkpoint.latest(folder.parent) == (None, [])
