@@ -150,7 +150,6 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
     largest = learner.lr * max(1.0, scale)
     return [
         check_start(config),
-        *(check_folder(str(m.path), size) if m.kind == "hf" else []),
         either(
             engine.kind != needed,
             Verdict.FAIL,
@@ -233,25 +232,6 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             f"engine.max_context={engine.max_context} is beyond the policy's {size.context}",
             f"engine.max_context={engine.max_context} of the policy's {size.context}",
         ),
-    ]
-
-
-def check_folder(path: str, size: PolicySize) -> list[Check]:
-    """Whether a Hugging Face folder has a chat tokenizer, and one of this model."""
-    from model.hf_folder import read_tokenizer
-
-    try:
-        largest = read_tokenizer(path)
-    except (FileNotFoundError, ValueError) as error:
-        return [Check(Verdict.FAIL, "tokenizer", str(error))]
-    return [
-        either(
-            largest >= size.vocab,
-            Verdict.FAIL,
-            "tokenizer",
-            f"{path} has token id {largest}, but the model's vocabulary has {size.vocab}: they are of different models",
-            f"ids up to {largest} of a vocabulary of {size.vocab}",
-        )
     ]
 
 
