@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ class HFPolicy(nn.Module):
         super().__init__()
         self.model: Any = model
         self.config: Any = model.config.get_text_config()
+        if self._decoder is model:
+            raise ValueError(f"{type(model).__name__} has no decoder apart from its head: not supported")
         self._layout = layout(model)
         self.moe_blocks: list[Any] = [m for m in model.modules() if _has_stacked_experts(m)]
         """Modules whose `experts` is called with (x [N, H], chosen [N, K], weights [N, K]), in order; another module
@@ -77,6 +80,12 @@ class HFPolicy(nn.Module):
         policy._check_forward()
         return policy
 
+    @property
+    def _decoder(self) -> Any:
+        """All but the head."""
+        base = self.model.base_model
+        return base if base is not self.model else self.model.get_decoder()
+
     def train(self, mode: bool = True) -> HFPolicy:
         """Stays in evaluation mode: dropout and router jitter would part the learner from the engine."""
         super().train(False)
@@ -105,7 +114,7 @@ class HFPolicy(nn.Module):
         given = None if routes is None else routes.to(input_ids.device).flatten(0, 1)
         try:
             with replayed(self.config.model_type, self.moe_blocks, given):
-                out = self.model.base_model(
+                out = self._decoder(
                     input_ids=input_ids,
                     attention_mask=real.long(),
                     position_ids=position.expand_as(input_ids),
@@ -179,10 +188,11 @@ class HFPolicy(nn.Module):
 
 def weight_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the weights that `HFPolicy.named_weights` gives for this folder, without loading them."""
-    return _wanted(_empty_model(read_folder(path)))
+    return _wanted(empty_model(read_folder(path)))
 
 
-def _empty_model(folder: Folder) -> Any:
+def empty_model(folder: Folder) -> Any:
+    """The folder's model on the meta device: names and shapes without values."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder.path, local_files_only=True, trust_remote_code=False)
@@ -197,7 +207,7 @@ def _wanted(model: Any) -> dict[str, tuple[int, ...]]:
 
 def _check_tensors(folder: Folder) -> None:
     """Names and shapes, before weights are read: transformers names a damaged expert by its stack only."""
-    model = _empty_model(folder)
+    model = empty_model(folder)
     wanted = _wanted(model)
     if not wanted.keys() & folder.tensors.keys():  # a folder under other names, which transformers renames at load
         return
@@ -214,4 +224,7 @@ def _check_tensors(folder: Folder) -> None:
 
 def _has_stacked_experts(module: nn.Module) -> bool:
     experts = getattr(module, "experts", None)
-    return isinstance(experts, nn.Module) and getattr(experts, "down_proj", None) is not None
+    if not isinstance(experts, nn.Module) or getattr(experts, "down_proj", None) is None:
+        return False
+    # Llama 4's experts compute every token and are not told which were chosen.
+    return len(inspect.signature(experts.forward).parameters) >= 3

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from model.chat import Reply
-from model.hf_folder import read_stop_ids
+from model.hf_folder import NO_TOKENIZER, read_stop_ids
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation, with the fields of `environments.task.Message`."""
@@ -17,6 +18,8 @@ Messages = Sequence[Mapping[str, Any]]
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
 _OPEN_THINK, _CLOSE_THINK, _OPEN_CALL = "<think>", "</think>", "<tool_call>"
+_DATE = datetime(2024, 7, 26)
+"""What templates that write the date are told (Llama 3's own default): a run resumed tomorrow asks the same prompts."""
 _SENTINEL = "zqxj"
 """Stands for an assistant's text where only the template's own text is looked for."""
 
@@ -27,7 +30,8 @@ class HFChatTokenizer:
     A prompt is rendered once. After it ids are only appended: what was sampled, then the template's text between the
     end of an assistant turn and the next generation prompt. That text is found by rendering two short conversations,
     one the beginning of the other; a template that rewrites earlier text instead is refused with its reason.
-    The effort is a sentence in the system message. Tool calls are read in the `<tool_call>{json}</tool_call>` form.
+    The effort is a sentence in the system message, or, where the template refuses or drops that, system text and effort
+    begin the first user message. A template that writes the date gets the same one every day. Tool calls are read in the `<tool_call>{json}</tool_call>` form.
     Text that spells a special token is broken by a zero-width space: it cannot forge structure.
     """
 
@@ -36,7 +40,7 @@ class HFChatTokenizer:
 
         self.path = str(path)
         if not (Path(path) / "tokenizer.json").is_file():
-            raise FileNotFoundError(f"{path} has no tokenizer.json")
+            raise FileNotFoundError(NO_TOKENIZER.format(path=path))
         self._tokenizer = PreTrainedTokenizerFast.from_pretrained(self.path, local_files_only=True)
         if not self._tokenizer.chat_template:
             raise ValueError(f"{path} has no chat template: add chat_template.jinja to it")
@@ -48,8 +52,12 @@ class HFChatTokenizer:
         ends = (self.end_id, *(() if eos is None else (eos,)), *read_stop_ids(path))
         self.image_id: int | None = None
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
-        user = self._render([{"role": "user", "content": _SENTINEL}], prompt=True)
-        self._thinking_open = user.rstrip().endswith(_OPEN_THINK)
+        user = {"role": "user", "content": "a"}
+        self._thinking_open = self._render([user], prompt=True).rstrip().endswith(_OPEN_THINK)
+        try:
+            self._system = _SENTINEL in self._render([{"role": "system", "content": _SENTINEL}, user], prompt=True)
+        except ValueError:
+            self._system = False
 
     def __reduce__(self) -> tuple:
         return HFChatTokenizer, (self.path,)
@@ -68,7 +76,8 @@ class HFChatTokenizer:
         self, messages: Messages, tools: Sequence[Mapping[str, Any]] = (), effort: str | None = None
     ) -> list[int]:
         """The generation prompt: the template on system message with effort, tools and messages."""
-        return self.encode(self._render(_with_effort(messages, effort), tools, prompt=True))
+        messages = _with_effort(messages, effort)
+        return self.encode(self._render(messages if self._system else _joined(messages), tools, prompt=True))
 
     def render_tool_results(self, messages: Messages) -> list[int]:
         """What follows an assistant turn that ended with `end_id`: the messages, then the next generation prompt.
@@ -139,6 +148,7 @@ class HFChatTokenizer:
                 tools=[{"type": "function", "function": dict(t)} for t in tools] or None,
                 add_generation_prompt=prompt,
                 tokenize=False,
+                strftime_now=_DATE.strftime,
             )
         except Exception as e:  # a template raises whatever its author chose
             raise ValueError(f"the chat template of {self.path} refuses {[m['role'] for m in messages]}: {e}") from e
@@ -195,6 +205,16 @@ def _with_effort(messages: Messages, effort: str | None) -> list[Mapping[str, An
     if messages and messages[0]["role"] == "system" and isinstance(messages[0]["content"], str):
         return [{**messages[0], "content": f"{messages[0]['content']}\n\n{effort_text(effort)}"}, *messages[1:]]
     return [{"role": "system", "content": effort_text(effort)}, *messages]
+
+
+def _joined(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The system message's text at the beginning of the user message that follows it."""
+    if not messages or messages[0]["role"] != "system":
+        return list(messages)
+    system, *rest = messages
+    if not rest or rest[0]["role"] != "user":
+        return [{**system, "role": "user"}, *rest]
+    return [{**rest[0], "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
 
 
 def _read_call(text: str, position: int) -> tuple[dict | None, str | None]:

@@ -26,7 +26,12 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "num_experts": ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
 }
 """Spellings of one quantity over architectures."""
+NO_TOKENIZER = (
+    "{path} has no tokenizer.json: copy it from the model's own folder, or let transformers write it "
+    "(AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER))"
+)
 _EXPERT = re.compile(r"\.experts\.")
+_EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddings)\.weight$")
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Folder:
     config: dict[str, Any]
     """The language model's part of config.json."""
     tensors: dict[str, Stored]
+    architectures: tuple[str, ...] = ()
+    """Class names that config.json gives."""
 
     def get(self, key: str) -> int:
         """A size of the configuration; raises ValueError naming it where there is none."""
@@ -87,7 +94,20 @@ def read_folder(path: str | Path) -> Folder:
             raise ValueError(
                 f"{folder / tensor.file}: {name} is stored as {tensor.dtype}; a policy needs {' or '.join(_FLOATS)}"
             )
-    return Folder(folder, kind, config.get("text_config", config), tensors)
+    language = config.get("text_config", config)
+    pad, vocab = language.get("pad_token_id"), language.get("vocab_size")
+    if isinstance(pad, int) and isinstance(vocab, int) and not pad < vocab:  # transformers fails in an assertion
+        raise ValueError(
+            f"{folder / 'config.json'} has pad_token_id={pad} beyond vocab_size={vocab}: set it to null, nothing here pads "
+            "with it"
+        )
+    for name, tensor in tensors.items():
+        if _EMBEDDING.search(name) and tensor.shape[0] != vocab:
+            raise ValueError(
+                f"{folder}: {name} has {tensor.shape[0]} rows, config.json says vocab_size={vocab}: one of the two is of "
+                "another model"
+            )
+    return Folder(folder, kind, language, tensors, tuple(config.get("architectures") or ()))
 
 
 def read_stop_ids(path: str | Path) -> tuple[int, ...]:
@@ -109,7 +129,7 @@ def read_tokenizer(path: str | Path) -> int:
     folder = Path(path)
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise FileNotFoundError(f"{path} has no tokenizer.json")
+        raise FileNotFoundError(NO_TOKENIZER.format(path=path))
     extra = folder / "tokenizer_config.json"
     if not (folder / "chat_template.jinja").is_file() and not (extra.is_file() and _json(extra).get("chat_template")):
         raise ValueError(f"{path} has no chat template: add chat_template.jinja to it")
@@ -135,7 +155,13 @@ def causal_lm_types() -> frozenset[str]:
 def _read_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file():
-        raise FileNotFoundError(f"{folder} is not a Hugging Face model folder: it has no config.json")
+        if folder.is_file():
+            raise ValueError(f"{folder} is a file: give the Hugging Face model folder that it is in")
+        gguf = next(folder.glob("*.gguf"), None)
+        raise FileNotFoundError(
+            f"{folder} is not a Hugging Face model folder: it has no config.json"
+            + (f" ({gguf.name} is for llama.cpp: give the folder that it was made from)" if gguf else "")
+        )
     config = _json(file)
     kind = config.get("model_type")
     if not isinstance(kind, str):
@@ -167,10 +193,10 @@ def _read_tensors(folder: Path) -> dict[str, Stored]:
         single = folder / "model.safetensors"
         if single.is_file():
             return _header(single)
-        pickled = sorted(p.name for p in folder.glob("*.bin"))
+        others = sorted(p.name for kind in ("*.bin", "*.pt", "*.pth", "*.gguf") for p in folder.glob(kind))
         raise ValueError(
             f"{folder} has no safetensors weights (model.safetensors, or shards with their index)"
-            + (f": convert {pickled[0]}, pickled files are not read" if pickled else "")
+            + (f": convert {others[0]}, pickled and GGUF files are not read" if others else "")
         )
     content = _json(index)
     for key in ("weight_map", "metadata"):  # transformers does not read an index without either

@@ -27,9 +27,10 @@ class Part:
 
     def of(self, tensor: Tensor, first: int = 0) -> Tensor:
         """The view of the parameter that is this part; `first`: expert at the beginning of a stack that was cut."""
-        if self.expert is None:
-            return tensor
-        matrix = tensor[self.expert - first]
+        return tensor if self.expert is None else self.of_expert(tensor[self.expert - first])
+
+    def of_expert(self, matrix: Tensor) -> Tensor:
+        """The same, of the one expert's matrix."""
         return matrix if self.half is None else matrix.chunk(2)[self.half]
 
 

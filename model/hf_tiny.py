@@ -1,6 +1,7 @@
-"""A tiny Qwen3 folder, made offline: the Hugging Face policy of tests and of `experiment=hf_tiny`.
+"""A tiny Qwen3 folder, dense or with experts, made offline: the Hugging Face policy of tests and experiments.
 
-`python -m model.hf_tiny FOLDER [SEED]` writes it. Weights are random: it shows that the loop runs, not that it learns.
+`python -m model.hf_tiny FOLDER [SEED [EXPERTS]]` writes it. Weights are random: it shows that the loop runs, not that it
+learns.
 """
 
 from __future__ import annotations
@@ -46,17 +47,23 @@ def build_tokenizer() -> Any:
     return tokenizer
 
 
-def make_tiny_qwen3(folder: str | Path, seed: int = 0, tied: bool = True, max_len: int = 2048) -> Path:
-    """Write a random dense Qwen3 with its tokenizer; returns the folder.
+def make_tiny_qwen3(
+    folder: str | Path, seed: int = 0, tied: bool = True, max_len: int = 2048, experts: int = 0
+) -> Path:
+    """Write a random Qwen3 with its tokenizer; returns the folder.
 
-    2 layers, hidden 64, float32, 119,232 parameters if tied. The same seed gives the same bytes. `tied` shares
-    embedding and head, as the small public Qwen3 models do.
+    2 layers, hidden 64, float32, 119,232 parameters if dense and tied. The same seed gives the same bytes. `tied`
+    shares embedding and head, as the small public Qwen3 models do. `experts`: a Qwen3-MoE with so many a layer, each
+    half as wide as the dense layer's feed-forward, two for a token; 0: dense.
     """
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     tokenizer = build_tokenizer()
-    config = Qwen3Config(
+    routed = {"num_experts": experts, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
+    config = AutoConfig.for_model(
+        "qwen3_moe" if experts else "qwen3",
+        **(routed if experts else {}),
         vocab_size=VOCAB_SIZE,
         hidden_size=64,
         intermediate_size=128,
@@ -74,11 +81,11 @@ def make_tiny_qwen3(folder: str | Path, seed: int = 0, tied: bool = True, max_le
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return Path(folder)
 
 
 if __name__ == "__main__":
-    print(make_tiny_qwen3(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0))
+    print(make_tiny_qwen3(sys.argv[1], *map(int, sys.argv[2:3]), experts=int(sys.argv[3]) if len(sys.argv) > 3 else 0))

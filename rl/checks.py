@@ -157,7 +157,6 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
     largest = learner.lr * max(1.0, scale)
     return [
         check_start(config),
-        *(check_folder(str(m.path), size) if m.kind == "hf" else []),
         either(
             engine.kind != needed,
             Verdict.FAIL,
@@ -294,25 +293,6 @@ def check_auxiliary(config: Config, size: PolicySize) -> list[Check]:
             "learner.chunk_tokens=0",
             "whole rows",
         ),
-    ]
-
-
-def check_folder(path: str, size: PolicySize) -> list[Check]:
-    """Whether a Hugging Face folder has a chat tokenizer, and one of this model."""
-    from model.hf_folder import read_tokenizer
-
-    try:
-        largest = read_tokenizer(path)
-    except (FileNotFoundError, ValueError) as error:
-        return [Check(Verdict.FAIL, "tokenizer", str(error))]
-    return [
-        either(
-            largest >= size.vocab,
-            Verdict.FAIL,
-            "tokenizer",
-            f"{path} has token id {largest}, but the model's vocabulary has {size.vocab}: they are of different models",
-            f"ids up to {largest} of a vocabulary of {size.vocab}",
-        )
     ]
 
 

@@ -34,15 +34,38 @@ class Source:
     """mxfp4 or none; empty where it is not known."""
 
 
+@dataclass(frozen=True)
+class Foreign:
+    """A training checkpoint of a Hugging Face model, and the folder that its run started from."""
+
+    folder: Path
+    start: str
+
+
 def export_weights(args: argparse.Namespace) -> int:
     """Write a public checkpoint of a run, a checkpoint, a start or another public checkpoint."""
     source = _said(lambda: find_source(args.source, args.preset))
+    out = Path(args.out)
+    if isinstance(source, Foreign):
+        return _export_foreign(source, out, args)
     rule = args.scale_rule or source.rule
+    args.format = args.format or "mxfp4"
     if args.format == "mxfp4" and (source.trained_as == "none" or (source.trained_as and rule != source.rule)):
         print(f"note: training rounded experts by {source.trained_as}, {source.rule}: MXFP4, {rule} is new to them")
-    out = Path(args.out)
     _said(lambda: export(source.config, source.read, out, args.format, rule, parse_size(args.shard_size)))
     print(f"{source.text} -> {out}: {_describe(_said(lambda: Checkpoint(out)).summary(True))}")
+    return 0
+
+
+def _export_foreign(source: Foreign, out: Path, args: argparse.Namespace) -> int:
+    from model.hf_export import Weights, export, summary
+
+    masters = Masters(source.folder)
+    # `HFPolicy` holds the transformers model as `model`.
+    weights = Weights(lambda name: masters.read(f"model.{name}"), lambda stack, e: masters.expert(f"model.{stack}", e))
+    size = parse_size(args.shard_size)
+    _said(lambda: export(source.start, weights, out, args.format or "fp32", size))
+    print(f"{source.folder} -> {out}: {summary(out)}, {args.format or 'fp32'}")
     return 0
 
 
@@ -67,7 +90,7 @@ def reshard_folder(args: argparse.Namespace) -> int:
     return 0
 
 
-def find_source(name: str, preset: str | None) -> Source:
+def find_source(name: str, preset: str | None) -> Source | Foreign:
     """What a name stands for: a safetensors file, a public checkpoint, a training checkpoint or a run.
 
     Raises UserError, WeightsError or rl.checkpoint.CheckpointError saying what is not there.
@@ -90,11 +113,11 @@ def find_source(name: str, preset: str | None) -> Source:
     return _saved(folder, run)
 
 
-def _saved(folder: Path, run: Path) -> Source:
+def _saved(folder: Path, run: Path) -> Source | Foreign:
     """A checkpoint folder of a run."""
     config = compose.load(run / "config.yaml")
-    if config.model.kind != "k3":
-        raise UserError(f"{run} trains a Hugging Face model: only the K3 family is exported")
+    if config.model.kind == "hf":
+        return Foreign(folder, str(config.model.path))
     quant = config.model.quant
     ours = architecture(config.model.preset, config.model.path, config.model.vision)
     return Source(str(folder), ours, Masters(folder).read, quant.scale_rule, quant.expert_weights)

@@ -19,6 +19,7 @@ from rl import runfiles
 from rl.config import Config
 from rl.errors import UserError
 from rl.keeper import Keeper
+from rl.policy_size import policy_size
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,6 +39,8 @@ class Cluster:
     ) -> None:
         self.config, self.version, self.phase, self.tell = config, version, phase, tell
         self.engines: dict[str, Any] = {}
+        self.proven = False
+        """Whether the engines were seen to compute the learners' policy."""
         self.store = Path(config.sandbox.store) if config.sandbox.store else run_dir / "sandbox"
         try:
             self.store.mkdir(parents=True, exist_ok=True)
@@ -88,10 +91,19 @@ class Cluster:
         started.callback(self.scheduler.close)
 
     def sync(self, version: int) -> dict[str, float]:
-        """Push the learners' weights to every engine as `version`; returns metrics of it."""
+        """Push the learners' weights to every engine as `version`; returns metrics of it.
+
+        The first push to engines of foreign code is followed by a proof that they compute the learners' policy.
+        """
         from rl.sync import sync
 
         self.pushed, metrics = sync(self.learners, self.engines, version, self.config.engine.request_timeout_s)
+        if self.config.engine.kind == "vllm" and not self.proven:
+            from rl.agreement import prove
+
+            self.phase("comparing engines with learners")
+            metrics |= prove(self.config, self.learners, self.engines, policy_size(self.config.model).vocab)
+            self.proven = True
         return metrics
 
     def heal(self) -> list[str]:

@@ -77,14 +77,19 @@ def compose(overrides: list[str]) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    OmegaConf.register_new_resolver("asset", lambda name: str(CONFIG_DIR.parent / "assets" / name), replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3", job_name="jointrl"):
             composed = hydra_compose("config", overrides=words)
-        return _object(OmegaConf.merge(OmegaConf.structured(Config), composed))
+        config = _object(OmegaConf.merge(OmegaConf.structured(Config), composed))
     except (HydraException, OmegaConfBaseException) as error:
         raise _user_error(error) from None
+    if config.model.path is not None:
+        # Of the shell that starts the run: a resume may come from another one.
+        config.model.path = str(Path(config.model.path).expanduser().absolute())
+    return config
 
 
 def expand(overrides: list[str]) -> list[list[str]]:

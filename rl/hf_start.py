@@ -1,4 +1,5 @@
-"""`python -m rl.hf_start FOLDER`: the tiny Qwen3 of `experiment=hf_tiny`, taught the reply format on demonstrations.
+"""`python -m rl.hf_start FOLDER [--experts 8]`: the tiny Qwen3 of `experiment=hf_tiny` (with experts: of
+`experiment=hf_moe`), taught the reply format on demonstrations.
 
 A random policy never closes its think channel: every group fails and RL has nothing to do. Two minutes of imitation on
 four exercises are enough for some groups to differ. Writes the folder, and in it `start.json` (how it was made).
@@ -36,8 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--sequences", type=int, default=32, help="demonstrations of one step")
     p.add_argument("--lr", type=float, default=4e-3)
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--experts", type=int, default=0, help="of every layer (default: a dense model)")
     args = p.parse_args(argv)
-    policy = HFPolicy.load(make_tiny_qwen3(args.folder, args.seed))
+    policy = HFPolicy.load(make_tiny_qwen3(args.folder, args.seed, experts=args.experts))
     losses = teach(policy, HFChatTokenizer(args.folder), args.steps, args.sequences, args.lr, args.seed)
     policy.model.save_pretrained(args.folder)
     weights = args.folder / "model.safetensors"

@@ -26,6 +26,7 @@ from rl.cluster_plan import KEPT, applies, check_cluster, render_cluster
 from rl.compose import difference, dump
 from rl.config import Config
 from rl.errors import cannot
+from rl.folder_checks import check_folder
 from rl.policy_size import PolicySize, policy_size
 from rl.text import gigabytes, table
 
@@ -109,7 +110,7 @@ def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
     if not all(c.verdict == Verdict.PASS for c in checks):  # numbers that follow from wrong values mean nothing
         return Plan(config, [], [], [c for c in checks if c.verdict == Verdict.FAIL])
     checks += [*check_policy(config, size), *check_auxiliary(config, size), *check_sight(config)]
-    checks += [*check_algorithm(config), *check_batch(config)]
+    checks += [*check_algorithm(config), *check_batch(config), *check_folder(config, size, gpus)]
     checks += [*check_efforts(config), *check_environments(config)]
     processes = _processes(config, size, gpus)
     checks += _fits(config, size, processes, cores, memory, gpus)

@@ -93,6 +93,10 @@ class LearnerGroup:
             out |= part
         return out
 
+    def trace(self, prompt: np.ndarray) -> dict[str, np.ndarray]:
+        """Outputs of a Hugging Face policy's modules on a prompt int32 [T], see `model.trace`."""
+        return self._all("trace", self.config.learner.timeout_s, prompt)[0]
+
     def export(self, version: int) -> tuple[WeightManifest, list[Any]]:
         """The present weights as `version`: their manifest, and one object reference per bucket {name: ndarray}."""
         refs = [a.export.options(num_returns=2).remote() for a in self._live()]

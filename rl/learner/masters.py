@@ -34,10 +34,19 @@ class Masters:
             file, key = self._where[name]
             return file.get_tensor(key)
         if found := _EXPERT.fullmatch(name):
-            expert = int(found["expert"])
-            for first, stored in self._stacks.get(f"{found['stack']}.{found['matrix']}", []):
-                file, key = self._where[stored]
-                stack = file.get_slice(key)
-                if first <= expert < first + stack.get_shape()[0]:
-                    return stack[expert - first : expert - first + 1][0]
-        raise ValueError(f"{self._folder} has no weight {name}: give a checkpoint of this architecture")
+            return self.expert(f"{found['stack']}.{found['matrix']}", int(found["expert"]), name)
+        raise self._missing(name)
+
+    def expert(self, stack: str, expert: int, name: str = "") -> Tensor:
+        """One expert's matrix in the parameter `stack` [E, ...]; errors call it `name`. Raises ValueError if it is not
+        there.
+        """
+        for first, stored in self._stacks.get(stack, []):
+            file, key = self._where[stored]
+            part = file.get_slice(key)
+            if first <= expert < first + part.get_shape()[0]:
+                return part[expert - first : expert - first + 1][0]
+        raise self._missing(name or f"{stack}[{expert}]")
+
+    def _missing(self, name: str) -> ValueError:
+        return ValueError(f"{self._folder} has no weight {name}: give a checkpoint of this architecture")

@@ -14,6 +14,7 @@ import torch
 from model.balance import balance_update, enable_balancing
 from model.build import build_policy
 from model.quant import QuantSpec
+from model.trace import trace
 from rl.algorithms import CORRECTIONS, LOSSES
 from rl.algorithms.correction.ratio import OffPolicy
 from rl.algorithms.loss.streams import LossResult, Streams
@@ -236,6 +237,13 @@ class LearnerRank:
                 if name and not batch.dummy:
                     out[name] = np.concatenate([np.zeros(past, np.float32), logprob[i, :length]])
         return out
+
+    @torch.no_grad()
+    def trace(self, prompt: np.ndarray) -> dict[str, np.ndarray]:
+        """Outputs of a Hugging Face policy's modules on a prompt int32 [T], see `model.trace`."""
+        ids = self._tensor(prompt.astype(np.int64))[None]
+        lengths = torch.tensor([len(prompt)], device=self.device)
+        return trace(self.policy.model, lambda: self.policy.logits(self.policy(ids, lengths).hidden), len(prompt))
 
     # --- weights and checkpoints --------------------------------------------------------------------------------------
 

@@ -40,6 +40,10 @@ class EngineActor:
         """See `Engine.stats`."""
         return await self._engine.stats()
 
+    async def trace(self, prompt: np.ndarray) -> dict[str, np.ndarray]:
+        """Outputs of a vLLM engine's modules, see `VllmEngine.trace`."""
+        return await self._engine.trace(prompt)  # type: ignore[attr-defined]
+
     async def ping(self) -> dict[str, Any]:
         """A sign of life: name and process id."""
         return {"name": self.name, "pid": os.getpid()}

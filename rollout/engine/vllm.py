@@ -161,6 +161,14 @@ class VllmEngine:
         out["version"] = float(-1 if self._version is None else self._version)
         return out
 
+    async def trace(self, prompt: np.ndarray) -> dict[str, np.ndarray]:
+        """Outputs of the model's modules on a prompt int32 [T], see `model.trace`. Raises RuntimeError while sequences
+        are in flight.
+        """
+        if self._running or self._arrivals:
+            raise RuntimeError("a trace needs an idle engine")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, backend.trace_prompt, self._llm, prompt)
+
     def close(self) -> None:
         """Give vLLM's memory and its process group back; the engine cannot be used again."""
         self._thread.submit(backend.stop, self._llm).result()

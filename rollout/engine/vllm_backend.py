@@ -20,6 +20,10 @@ _KV_BYTES_CAP = 4 << 30
 """KV memory at most; beyond it vLLM preempts sequences and recomputes them."""
 
 
+_IMPLIED: dict[str, dict[str, str]] = {"deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}}
+"""Keys that transformers computes by but does not write, and without which vLLM takes another router in silence."""
+
+
 def sampling_params(sampling: Sampling, room: int) -> Any:
     """Our sampling as vLLM's; `room` tokens are left in the context."""
     from vllm import SamplingParams
@@ -50,9 +54,15 @@ def start(path: str, max_batch: int, max_context: int, threads: int, dtype: Dtyp
     # Its warnings are about speed, and about parameters that a reload did not meet: `replace_weights` checks those.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import torch
+    from transformers import AutoConfig
     from vllm import EngineArgs
+    from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config()
+    # On a CPU with AMX vLLM takes a kernel for latent attention that has no float32, and its rotary kernel turns only the
+    # first of the heads that latent attention gives it: its plain implementation turns them all.
+    latent = getattr(config, "kv_lora_rank", None) and current_platform.is_cpu()
     torch.set_num_threads(threads)
     set_num_threads, preload = torch.set_num_threads, os.environ.get("LD_PRELOAD")
     args = EngineArgs(
@@ -65,7 +75,10 @@ def start(path: str, max_batch: int, max_context: int, threads: int, dtype: Dtyp
         max_num_seqs=max_batch,
         max_num_batched_tokens=max(2048, max_context),
         block_size=_BLOCK_TOKENS,
-        kv_cache_memory_bytes=_kv_bytes(path, max_batch, max_context, dtype),
+        kv_cache_memory_bytes=_kv_bytes(config, max_batch, max_context, dtype),
+        attention_backend="CPU_MLA" if latent else None,
+        compilation_config={"custom_ops": ["-rotary_embedding"] if latent else []},
+        hf_overrides={k: v for k, v in _IMPLIED.get(config.model_type, {}).items() if not hasattr(config, k)},
         enable_prefix_caching=True,
         # A prompt that is cut by a step's token budget rewinds its generator, which torch's CPU generator cannot do.
         enable_chunked_prefill=False,
@@ -92,12 +105,27 @@ def stop(llm: Any) -> None:
     destroy_distributed_environment()
 
 
-def _kv_bytes(path: str, max_batch: int, max_context: int, dtype: Dtype) -> int:
+def trace_prompt(llm: Any, prompt: np.ndarray) -> dict[str, np.ndarray]:
+    """Outputs of the model's modules while it prefills these ids, see `model.trace`."""
+    import torch
+
+    from model.trace import trace
+
+    def run() -> None:
+        llm.reset_prefix_cache()
+        llm.add_request("trace", {"prompt_token_ids": prompt.tolist()}, sampling_params(Sampling(max_tokens=1), 1))
+        with torch.compiler.set_stance("force_eager"):
+            while llm.has_unfinished_requests():
+                llm.step()
+
+    (out,) = llm.collective_rpc(lambda worker: trace(worker.model_runner.get_model(), run, len(prompt)))
+    return out
+
+
+def _kv_bytes(config: Any, max_batch: int, max_context: int, dtype: Dtype) -> int:
     """KV memory for max_batch full sequences and a quarter more (blocks are not filled to the last token), capped."""
     import torch
-    from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     per_token = 2 * config.num_hidden_layers * heads * head_dim * getattr(torch, dtype).itemsize
@@ -116,7 +144,6 @@ def replace_weights(worker: Any, weights: Mapping[str, np.ndarray]) -> None:
     from vllm.platforms import current_platform
 
     model = worker.model_runner.get_model()
-    expected = {name for name, _ in model.named_parameters()}
     with set_current_vllm_config(worker.vllm_config), warnings.catch_warnings():
         # Arrays from the object store are read-only; vLLM only copies from them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -127,6 +154,8 @@ def replace_weights(worker: Any, weights: Mapping[str, np.ndarray]) -> None:
             if current_platform.is_cpu() and getattr(method, "moe_kernel", None) is not None:
                 method.moe_kernel = None
         initialize_layerwise_reload(model)
+        # As checkpoints have them: what vLLM derives from weights (of latent attention) is no parameter here.
+        expected = {name for name, _ in model.named_parameters()}
         loaded = model.load_weights((name, torch.from_numpy(array)) for name, array in weights.items())
         finalize_layerwise_reload(model, worker.model_runner.model_config)
         for module in model.modules():

@@ -9,9 +9,11 @@ import torch
 
 from model.hf_tiny import VOCAB_SIZE, build_tokenizer
 
-DENSE = ("llama", "qwen2", "qwen3")
+DENSE = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gpt2", "phi3")
 EXPERTS = ("qwen2_moe", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3")
 KINDS = (*DENSE, *EXPERTS)
+SERVED = KINDS
+"""Those that vLLM serves on a CPU."""
 
 _LATENT = dict(
     moe_intermediate_size=16,
@@ -33,6 +35,10 @@ _MORE: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "qwen2": {"attention_dropout": 0.5},
     "qwen3": {"head_dim": 16},
+    "mistral": {"head_dim": 16, "sliding_window": None},
+    "gemma": {"head_dim": 16},
+    "gpt2": {"n_positions": 512, "n_embd": 32, "n_layer": 2, "n_head": 4},
+    "phi3": {"pad_token_id": 0},
     "qwen2_moe": dict(
         num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24
     ),
@@ -41,6 +47,26 @@ _MORE: dict[str, dict[str, Any]] = {
     "deepseek_v2": _LATENT | dict(topk_method="group_limited_greedy"),
     "deepseek_v3": _LATENT,
 }
+
+
+_LARGER: dict[str, dict[str, Any]] = {
+    "qwen3": {"head_dim": 32},
+    "mistral": {"head_dim": 32},
+    "gemma": {"head_dim": 32, "initializer_range": 0.03},
+    "gpt2": {"n_embd": 128},
+    "qwen3_moe": {"head_dim": 32},
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3"),
+        {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128},
+    ),
+}
+"""Heads of the sizes that vLLM's CPU kernels have."""
+
+
+def make_served(kind: str, folder: str | Path, seed: int = 0) -> Path:
+    """As `make`, of sizes that vLLM's CPU kernels take, and small enough numbers that float32 keeps the log-probs."""
+    wide = {"hidden_size": 128, "intermediate_size": 96, "initializer_range": 0.08}
+    return make(kind, folder, seed, **wide | _LARGER.get(kind, {}))
 
 
 def make(kind: str, folder: str | Path, seed: int = 0, **more: Any) -> Path:

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from model.hf_tiny import build_tokenizer
+
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
     "hidden_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -33,6 +36,5 @@ def write_folder(folder: Path) -> Path:
     write_config(folder)
     tensors = {f"model.layers.0.mlp.experts.{e}.up_proj.weight": np.zeros((8, 64), np.float32) for e in range(6)}
     save_file({"model.embed_tokens.weight": np.zeros((320, 64), np.float32)} | tensors, folder / "model.safetensors")
-    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0, "b": 319}}, "added_tokens": []}))
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    build_tokenizer().save_pretrained(folder)
     return folder

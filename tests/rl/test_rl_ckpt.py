@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def a_run(policy: Policy, name: str, spread: bool = False, config: Config | None = None) -> Path:
+STACKS = (".experts.w1", ".experts.w2", ".experts.w3")
+
+
+def a_run(
+    policy: Any, name: str, spread: bool = False, config: Config | None = None, stacks: tuple[str, ...] = STACKS
+) -> Path:
     """A run's folder with one checkpoint as `rl.learner.state` writes it: one rank, or experts spread over two."""
     run = Path("runs") / name
     run.mkdir(parents=True)
@@ -46,7 +52,7 @@ def a_run(policy: Policy, name: str, spread: bool = False, config: Config | None
     def write(folder: Path) -> None:
         ranks: list[dict[str, torch.Tensor]] = [{}, {}]
         for name, t in policy.state_dict().items():
-            if spread and name.endswith((".experts.w1", ".experts.w2", ".experts.w3")):
+            if spread and name.endswith(stacks):
                 ranks[0][f"weight/{name}@0:4"], ranks[1][f"weight/{name}@4:8"] = t[:4].clone(), t[4:].clone()
             else:
                 ranks[0][f"weight/{name}"] = t.clone()
@@ -172,10 +178,38 @@ def test_a_start_of_another_architecture_or_a_torn_one_is_refused_by_the_plan(po
         initial.start_files(config)
 
 
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_hugging_face_run_is_exported_as_its_own_folder(here: Path, spread: bool) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from model.hf import HFPolicy
+    from model.hf_tiny import make_tiny_qwen3
+
+    start = make_tiny_qwen3(here / "start", experts=8)
+    config = Config()
+    config.model.kind, config.model.path = "hf", str(start)
+    policy = HFPolicy.load(start)
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.mul_(1.1)
+    stacks = (".experts.gate_up_proj", ".experts.down_proj")
+    a_run(policy, "foreign", spread, config, stacks)
+    for words, tolerance in (((), 0.0), (("--format", "bf16"), 0.1)):
+        out = here / f"out{len(words)}"
+        assert cli.main(["ckpt", "export", "runs/foreign", str(out), "--shard-size", "200KB", *words]) == 0
+        model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+        assert len(list(out.glob("*.safetensors"))) > 1 and not (out / "start.json").exists()
+        ids = torch.arange(30)[None]
+        with torch.no_grad():
+            got, want = model(ids).logits, policy.model(ids).logits
+        assert float((got - want).abs().max()) <= tolerance
+    assert cli.main(["ckpt", "export", "runs/foreign", "out9", "--format", "mxfp4"]) == 2
+
+
 def test_mistakes_exit_2_with_one_sentence(policy: Policy, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = a_run(policy, "mine")
     config = Config()
-    config.model.kind = "hf"
+    config.model.kind, config.model.path = "hf", "gone"
     a_run(policy, "foreign", config=config)
     (Path("runs") / "new").mkdir()
     (Path("runs") / "new" / "config.yaml").write_text(compose.dump(Config()))
@@ -184,7 +218,7 @@ def test_mistakes_exit_2_with_one_sentence(policy: Policy, here: Path, capsys: p
     Path("folder").mkdir()
     for words, meant in (
         (["export", "mein", "out"], "did you mean mine?"),
-        (["export", "foreign", "out"], "only the K3 family is exported"),
+        (["export", "foreign", "out"], "gone is not a Hugging Face model folder"),
         (["export", "new", "out"], "has no whole checkpoint"),
         (["export", "mine", "folder"], "folder exists: give another folder"),
         (["export", "mine", "out", "--shard-size", "1KB"], "shard size 1000"),

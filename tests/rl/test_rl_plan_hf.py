@@ -8,12 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hf_looks import write_config, write_folder
+from safetensors.numpy import save_file
 
+from model.hf_folder import read_folder
+from model.hf_tiny import CHAT_TEMPLATE
 from rl.compose import compose
 from rl.learner.limits import AUTOEP_TYPES
 from rl.plan import Plan, plan
+from rollout.engine import vllm_limits
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +56,13 @@ def test_a_folder_is_measured_by_its_headers(folder: Path) -> None:
         ({"model_type": "kimi_k3"}, [], "no causal language model for model_type=kimi_k3"),
         ({"is_encoder_decoder": True}, [], "encoder-decoder"),
         ({"quantization_config": {"quant_method": "mxfp4"}}, [], r"quantised checkpoint \(mxfp4\)"),
-        ({"vocab_size": 100}, [], "token id 319, but the model's vocabulary has 100"),
+        ({"vocab_size": 321}, [], "embed_tokens.weight has 320 rows, config.json says vocab_size=321"),
+        ({"architectures": ["LlamaForCausalLm"]}, [], "LlamaForCausalLm.*no model of its own"),
+        ({"architectures": ["Olmo2ForCausalLM"]}, [], "its generic backend does not run"),
+        ({"architectures": None}, [], "no architectures"),
+        ({"model_type": "gpt_oss"}, [], "does not serve gpt_oss .*no kernel for these experts"),
+        ({"head_dim": 48}, [], "no attention for heads of 48"),
+        ({"kv_lora_rank": 16, "qk_rope_head_dim": 8}, [], "= 576 alone, this folder has 24"),
         ({}, ["learner.router_replay=true"], "set learner.router_replay=false"),
         ({}, ["learner.balance=true"], "learner.balance is of the K3 family"),
         ({}, ["engine=native"], "runs on engine=vllm"),
@@ -71,6 +82,37 @@ def test_missing_parts_are_named(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert "no safetensors weights" in planned(folder).failures[0]
     assert "no config.json" in planned(folder / "nowhere").failures[0]
+
+
+def test_a_tokenizer_of_another_model_is_named(folder: Path) -> None:
+    save_file({"model.embed_tokens.weight": np.zeros((100, 64), np.float32)}, folder / "model.safetensors")
+    write_config(folder, vocab_size=100, num_experts=None)
+    assert [f for f in planned(folder).failures if "token id 319, but the model's vocabulary has 100" in f]
+
+
+@pytest.mark.parametrize(
+    ("template", "verdict", "said"),
+    [
+        ("{{ raise_exception('never') }}", "FAIL", "never"),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "FAIL", "without a special token"),
+        (
+            CHAT_TEMPLATE.replace("m.role == 'assistant'", "m.role == 'assistant' and loop.last", 1),
+            "WARN",
+            "envs.exclude",
+        ),
+    ],
+)
+def test_a_template_that_cannot_hold_a_conversation_is_named(
+    folder: Path, template: str, verdict: str, said: str
+) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    assert [c for c in planned(folder).checks if c.about == "chat template" and c.verdict == verdict and said in c.text]
+
+
+def test_a_gpu_lifts_what_only_a_cpu_cannot_do(folder: Path) -> None:
+    write_config(folder, head_dim=48)
+    assert vllm_limits.check(read_folder(folder), gpu=True) == []
+    assert len(vllm_limits.check(read_folder(folder), gpu=False)) == 1
 
 
 def test_the_known_presets_are_deepspeeds() -> None:
