@@ -3,7 +3,6 @@ after kill -9 it goes on without that folder."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -19,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "assets" / "tiny.safetensors"
 SETTINGS = (
     "+experiment=smoke",
-    "steps=3",
+    "steps=2",
     "envs.names=[primer/addition]",
     "algorithm.groups_per_step=4",
     "algorithm.max_sampling_rounds=1",
@@ -58,8 +57,8 @@ def test_a_run_starts_from_an_exported_folder_and_resumes_without_it(
 
     shutil.rmtree(start)  # what a run goes on from is its own checkpoint
     Attempt(run).finish(300)
-    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [s["step"] for s in steps] == [0, 1, 2]
+    steps = runfiles.metrics(run)
+    assert [s["step"] for s in steps] == [0, 1]
     for s in steps:
         assert s["learner/tokens"] > 0 and s["learner/grad_norm"] > 0, "the step trained nothing"
         # A mean: an input on the border of two MXFP8 codes may part one token's log-probs by more.
