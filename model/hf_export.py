@@ -42,9 +42,7 @@ def export(start: str | Path, weights: Weights, out: Path, fmt: str, shard_bytes
     folder, (dtype, word) = read_folder(start), FORMATS[fmt]
     model = empty_model(folder)
     parts, own = layout(model), own_tensors(model)
-    specs = {
-        name: Spec(name, word, tuple(part.of(own[part.parameter]).shape)) for name, part in sorted(parts.items())
-    }
+    specs = {name: Spec(name, word, tuple(part.of(own[part.parameter]).shape)) for name, part in sorted(parts.items())}
 
     def tensors(some: list[Spec]) -> Iterator[memoryview]:
         for spec in some:
@@ -54,7 +52,9 @@ def export(start: str | Path, weights: Weights, out: Path, fmt: str, shard_bytes
             else:
                 tensor = part.of_expert(weights.expert(part.parameter, part.expert))
             if tuple(tensor.shape) != spec.shape:
-                raise WeightsError(f"{spec.name}: the weight has shape {tuple(tensor.shape)}, {start} says {spec.shape}")
+                raise WeightsError(
+                    f"{spec.name}: the weight has shape {tuple(tensor.shape)}, {start} says {spec.shape}"
+                )
             tensor = tensor.to(dtype)
             if not tensor.isfinite().all():
                 raise WeightsError(f"{spec.name} holds NaN or infinity, which is not exported: give another checkpoint")

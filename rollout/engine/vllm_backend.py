@@ -153,9 +153,10 @@ def replace_weights(worker: Any, weights: Mapping[str, np.ndarray]) -> None:
             method: Any = getattr(module, "quant_method", None)
             if current_platform.is_cpu() and getattr(method, "moe_kernel", None) is not None:
                 method.moe_kernel = None
-        initialize_layerwise_reload(model)
-        # As checkpoints have them: what vLLM derives from weights (of latent attention) is no parameter here.
+        # A tied head is one with the embedding before, and what vLLM derives (of latent attention) is gone after.
         expected = {name for name, _ in model.named_parameters()}
+        initialize_layerwise_reload(model)
+        expected &= {name for name, _ in model.named_parameters()}
         loaded = model.load_weights((name, torch.from_numpy(array)) for name, array in weights.items())
         finalize_layerwise_reload(model, worker.model_runner.model_config)
         for module in model.modules():

@@ -55,10 +55,14 @@ def _cpu(folder: Folder) -> list[str]:
     heads, hidden = folder.find("num_attention_heads"), folder.find("hidden_size")
     if latent := folder.find("kv_lora_rank"):
         size = latent + (folder.find("qk_rope_head_dim") or 0)
-        return [] if size == LATENT_SIZE else [
-            f"vLLM on a CPU serves latent attention of kv_lora_rank + qk_rope_head_dim = {LATENT_SIZE} alone, this "
-            f"folder has {size}: use a GPU or another model"
-        ]
+        return (
+            []
+            if size == LATENT_SIZE
+            else [
+                f"vLLM on a CPU serves latent attention of kv_lora_rank + qk_rope_head_dim = {LATENT_SIZE} alone, this "
+                f"folder has {size}: use a GPU or another model"
+            ]
+        )
     wrong = []
     size = folder.find("head_dim") or (hidden // heads if hidden and heads else 0)
     if size not in HEAD_SIZES:

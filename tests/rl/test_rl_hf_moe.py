@@ -22,7 +22,9 @@ SMALL += ["logging.wandb.mode=disabled", "logging.checkpoint_every=1", "algorith
 
 
 def jointrl(*words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "rl.cli", *words], cwd=ROOT, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(
+        [sys.executable, "-m", "rl.cli", *words], cwd=ROOT, capture_output=True, text=True, timeout=400
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 

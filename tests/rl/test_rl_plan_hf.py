@@ -95,7 +95,11 @@ def test_a_tokenizer_of_another_model_is_named(folder: Path) -> None:
     [
         ("{{ raise_exception('never') }}", "FAIL", "never"),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", "FAIL", "without a special token"),
-        (CHAT_TEMPLATE.replace("m.role == 'assistant'", "m.role == 'assistant' and loop.last", 1), "WARN", "envs.exclude"),
+        (
+            CHAT_TEMPLATE.replace("m.role == 'assistant'", "m.role == 'assistant' and loop.last", 1),
+            "WARN",
+            "envs.exclude",
+        ),
     ],
 )
 def test_a_template_that_cannot_hold_a_conversation_is_named(
