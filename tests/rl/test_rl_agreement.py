@@ -1,4 +1,4 @@
-"""An engine that computes another policy than the learners is refused at the start, and the error says where it does."""
+"""An engine that computes another policy than the learners is refused at the start; the error says where it does."""
 
 from __future__ import annotations
 
