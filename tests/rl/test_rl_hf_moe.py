@@ -1,5 +1,5 @@
-"""`experiment=hf_moe` as a user runs it: two ranks share experts, vLLM rolls out, an interrupted run is resumed, and the
-export is a folder that transformers loads."""
+"""`experiment=hf_moe` as a user runs it: two ranks share experts, vLLM rolls out, an interrupted run is resumed, and
+its export is a folder that transformers loads."""
 
 from __future__ import annotations
 
