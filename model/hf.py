@@ -84,7 +84,7 @@ class HFPolicy(nn.Module):
     def _decoder(self) -> Any:
         """All but the head."""
         base = self.model.base_model
-        return base if base is not self.model else self.model.get_decoder()
+        return base if base is not self.model else getattr(base, "model", base)  # Llama 4's prefix names no attribute
 
     def train(self, mode: bool = True) -> HFPolicy:
         """Stays in evaluation mode: dropout and router jitter would part the learner from the engine."""

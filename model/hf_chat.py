@@ -30,8 +30,9 @@ class HFChatTokenizer:
     A prompt is rendered once. After it ids are only appended: what was sampled, then the template's text between the
     end of an assistant turn and the next generation prompt. That text is found by rendering two short conversations,
     one the beginning of the other; a template that rewrites earlier text instead is refused with its reason.
-    The effort is a sentence in the system message, or, where the template refuses or drops that, system text and effort
-    begin the first user message. A template that writes the date gets the same one every day. Tool calls are read in the `<tool_call>{json}</tool_call>` form.
+    The effort is a sentence in the system message, or, where the template refuses or drops that, system text and
+    effort begin the first user message. A template that writes the date gets the same one every day. Tool calls are
+    read in the `<tool_call>{json}</tool_call>` form.
     Text that spells a special token is broken by a zero-width space: it cannot forge structure.
     """
 

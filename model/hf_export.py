@@ -52,9 +52,7 @@ def export(start: str | Path, weights: Weights, out: Path, fmt: str, shard_bytes
             else:
                 tensor = part.of_expert(weights.expert(part.parameter, part.expert))
             if tuple(tensor.shape) != spec.shape:
-                raise WeightsError(
-                    f"{spec.name}: the weight has shape {tuple(tensor.shape)}, {start} says {spec.shape}"
-                )
+                raise WeightsError(f"{spec.name} has shape {tuple(tensor.shape)}, {start} says {spec.shape}")
             tensor = tensor.to(dtype)
             if not tensor.isfinite().all():
                 raise WeightsError(f"{spec.name} holds NaN or infinity, which is not exported: give another checkpoint")

@@ -98,14 +98,14 @@ def read_folder(path: str | Path) -> Folder:
     pad, vocab = language.get("pad_token_id"), language.get("vocab_size")
     if isinstance(pad, int) and isinstance(vocab, int) and not pad < vocab:  # transformers fails in an assertion
         raise ValueError(
-            f"{folder / 'config.json'} has pad_token_id={pad} beyond vocab_size={vocab}: set it to null, nothing here pads "
-            "with it"
+            f"{folder / 'config.json'} has pad_token_id={pad} beyond vocab_size={vocab}: set it to null, "
+            "nothing here pads with it"
         )
     for name, tensor in tensors.items():
         if _EMBEDDING.search(name) and tensor.shape[0] != vocab:
             raise ValueError(
-                f"{folder}: {name} has {tensor.shape[0]} rows, config.json says vocab_size={vocab}: one of the two is of "
-                "another model"
+                f"{folder}: {name} has {tensor.shape[0]} rows, config.json says vocab_size={vocab}: one of the "
+                "two is of another model"
             )
     return Folder(folder, kind, language, tensors, tuple(config.get("architectures") or ()))
 

@@ -1,7 +1,7 @@
 """A tiny Qwen3 folder, dense or with experts, made offline: the Hugging Face policy of tests and experiments.
 
-`python -m model.hf_tiny FOLDER [SEED [EXPERTS]]` writes it. Weights are random: it shows that the loop runs, not that it
-learns.
+`python -m model.hf_tiny FOLDER [SEED [EXPERTS]]` writes it. Weights are random: it shows that the loop runs, not
+that it learns.
 """
 
 from __future__ import annotations
@@ -88,4 +88,5 @@ def make_tiny_qwen3(
 
 
 if __name__ == "__main__":
-    print(make_tiny_qwen3(sys.argv[1], *map(int, sys.argv[2:3]), experts=int(sys.argv[3]) if len(sys.argv) > 3 else 0))
+    seed, experts = [*map(int, sys.argv[2:4]), 0, 0][:2]
+    print(make_tiny_qwen3(sys.argv[1], seed, experts=experts))

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_LAYER = re.compile(r"\.\d+$")
-"""Entries of a list of layers: implementations differ in what a layer returns (the sum, or its two parts)."""
+_OTHERWISE = re.compile(r"\.\d+$|\.act_fn$|\.experts$")
+"""Modules in whose outputs implementations differ: a layer (the sum, or its two parts), an activation (with or without
+the product), experts (with or without the shared ones)."""
 _SAME = 1e-3
 """Relative difference of two outputs that rounding to float32 does not reach, and a wrong weight does."""
 
 
 def trace(model: nn.Module, run: Callable[[], Any], tokens: int) -> dict[str, np.ndarray]:
     """Outputs float32 [tokens, width] of the modules that give one row for each token, by module name, in the order of
-    execution. `run` computes that many tokens once. A module's first output counts, entries of a list of layers do not.
+    execution. `run` computes that many tokens once. A module's first output counts.
     """
     out: dict[str, np.ndarray] = {}
 
@@ -32,7 +33,7 @@ def trace(model: nn.Module, run: Callable[[], Any], tokens: int) -> dict[str, np
 
         return hook
 
-    hooks = [m.register_forward_hook(keep(n)) for n, m in model.named_modules() if n and not _LAYER.search(n)]
+    hooks = [m.register_forward_hook(keep(n)) for n, m in model.named_modules() if n and not _OTHERWISE.search(n)]
     try:
         with torch.no_grad():
             run()

@@ -32,8 +32,8 @@ _TIES = 0.05
 def prove(config: Config, learners: LearnerGroup, engines: dict[str, Any], vocab: int) -> dict[str, float]:
     """Compare every engine's log-probs with the learners'; returns `sync/start_gap_max`, in nats.
 
-    vocab: ids below it may be in the prompt. Raises UserError naming the engine, and the first module of the model whose
-    output differs.
+    vocab: ids below it may be in the prompt. Raises UserError naming the engine, and the first module of the model
+    whose output differs.
     """
     import ray
 

@@ -176,7 +176,7 @@ def _add_ckpt(commands: argparse._SubParsersAction) -> None:
                      help="a run, one of its checkpoints, a .safetensors start, or a public checkpoint")  # fmt: skip
     out.add_argument("out", metavar="OUT", help="folder to write; must not exist")
     out.add_argument("--format", choices=("mxfp4", "bf16", "fp32"),
-                     help="of routed experts; fp32: of everything (default: mxfp4, a Hugging Face model's fp32)")  # fmt: skip
+                     help="of routed experts; fp32: of everything (default: mxfp4; foreign: fp32)")  # fmt: skip
     out.add_argument("--shard-size", default="5GB", metavar="SIZE", help="largest file (default: %(default)s)")
     out.add_argument("--scale-rule", choices=("even", "floor"), help="of MXFP4 (default: the run's, else even)")
     out.add_argument("--preset", help="architecture of a .safetensors start (default: what the log beside it says)")

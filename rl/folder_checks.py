@@ -21,8 +21,8 @@ def check_folder(config: Config, size: PolicySize, gpus: int) -> list[Check]:
                 size.kind not in vllm_limits.SERVED,
                 Verdict.WARN,
                 "engine",
-                f"vLLM was not measured on {size.kind} (it was on {', '.join(vllm_limits.SERVED)}): the start of the run "
-                "compares its log-probs with the learners' and refuses it if they differ",
+                f"vLLM was not measured on {size.kind} (it was on {', '.join(vllm_limits.SERVED)}): the start of the "
+                "run compares its log-probs with the learners' and refuses it if they differ",
                 f"vLLM computes {size.kind} as the learner does",
             )
         )

@@ -60,11 +60,15 @@ def start(path: str, max_batch: int, max_context: int, threads: int, dtype: Dtyp
     from vllm.v1.engine.llm_engine import LLMEngine
 
     config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config()
-    # On a CPU with AMX vLLM takes a kernel for latent attention that has no float32, and its rotary kernel turns only the
-    # first of the heads that latent attention gives it: its plain implementation turns them all.
+    # On a CPU with AMX vLLM takes a kernel for latent attention that has no float32, and its rotary kernel turns only
+    # the first of the heads that latent attention gives it: its plain implementation turns them all.
     latent = getattr(config, "kv_lora_rank", None) and current_platform.is_cpu()
     torch.set_num_threads(threads)
     set_num_threads, preload = torch.set_num_threads, os.environ.get("LD_PRELOAD")
+    plain: dict[str, Any] = {
+        "attention_backend": "CPU_MLA",
+        "compilation_config": {"custom_ops": ["-rotary_embedding"]},
+    }
     args = EngineArgs(
         model=path,
         load_format="dummy",
@@ -76,8 +80,6 @@ def start(path: str, max_batch: int, max_context: int, threads: int, dtype: Dtyp
         max_num_batched_tokens=max(2048, max_context),
         block_size=_BLOCK_TOKENS,
         kv_cache_memory_bytes=_kv_bytes(config, max_batch, max_context, dtype),
-        attention_backend="CPU_MLA" if latent else None,
-        compilation_config={"custom_ops": ["-rotary_embedding"] if latent else []},
         hf_overrides={k: v for k, v in _IMPLIED.get(config.model_type, {}).items() if not hasattr(config, k)},
         enable_prefix_caching=True,
         # A prompt that is cut by a step's token budget rewinds its generator, which torch's CPU generator cannot do.
@@ -86,6 +88,7 @@ def start(path: str, max_batch: int, max_context: int, threads: int, dtype: Dtyp
         logprobs_mode="processed_logprobs",
         generation_config="vllm",
         disable_log_stats=True,
+        **(plain if latent else {}),
     )
     llm = LLMEngine.from_engine_args(args)
     # vLLM prepares the process for workers that it does not spawn here; what others start or set must not inherit that.
@@ -153,9 +156,10 @@ def replace_weights(worker: Any, weights: Mapping[str, np.ndarray]) -> None:
             method: Any = getattr(module, "quant_method", None)
             if current_platform.is_cpu() and getattr(method, "moe_kernel", None) is not None:
                 method.moe_kernel = None
-        initialize_layerwise_reload(model)
-        # As checkpoints have them: what vLLM derives from weights (of latent attention) is no parameter here.
+        # A tied head is one with the embedding before, and what vLLM derives (of latent attention) is gone after.
         expected = {name for name, _ in model.named_parameters()}
+        initialize_layerwise_reload(model)
+        expected &= {name for name, _ in model.named_parameters()}
         loaded = model.load_weights((name, torch.from_numpy(array)) for name, array in weights.items())
         finalize_layerwise_reload(model, worker.model_runner.model_config)
         for module in model.modules():

@@ -15,7 +15,7 @@ from model.hf_folder import Folder
 
 SERVED = (
     *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma3_text", "gpt2", "phi3", "opt"),
-    *("qwen2_moe", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3", "olmoe", "glm4_moe"),
+    *("qwen2_moe", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3", "olmoe", "glm4_moe", "llama4_text"),
 )
 """Model types that are computed as transformers does."""
 FAULTS = {
@@ -45,8 +45,8 @@ def check(folder: Folder, gpu: bool) -> list[str]:
     if known and not any(known.get(name, "transformers") != "transformers" for name in names):
         said = f"architectures={list(names)}" if names else "no architectures"
         wrong.append(
-            f"{folder.path / 'config.json'} has {said}, of which vLLM has no model of its own (its generic backend does "
-            "not run in this engine): use another architecture"
+            f"{folder.path / 'config.json'} has {said}, of which vLLM has no model of its own (its generic backend "
+            "does not run in this engine): use another architecture"
         )
     return wrong if gpu else wrong + _cpu(folder)
 
@@ -70,8 +70,8 @@ def _cpu(folder: Folder) -> list[str]:
         wrong.append(f"vLLM on a CPU has no attention for heads of {size} (only {said}): use a GPU or another model")
     if folder.routed and hidden and hidden % EXPERT_ALIGNMENT:
         wrong.append(
-            f"vLLM on a CPU serves experts of a hidden size that is a multiple of {EXPERT_ALIGNMENT}, not {hidden}: use "
-            "a GPU or another model"
+            f"vLLM on a CPU serves experts of a hidden size that is a multiple of {EXPERT_ALIGNMENT}, not {hidden}: "
+            "use a GPU or another model"
         )
     return wrong
 

@@ -9,11 +9,11 @@ import torch
 
 from model.hf_tiny import VOCAB_SIZE, build_tokenizer
 
-DENSE = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gpt2", "phi3")
-EXPERTS = ("qwen2_moe", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3")
-KINDS = (*DENSE, *EXPERTS)
-SERVED = KINDS
-"""Those that vLLM serves on a CPU."""
+DENSE = ("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma3_text", "gpt2", "opt", "phi3")
+EXPERTS = ("qwen2_moe", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3", "olmoe", "glm4_moe")
+UNSPOKEN = ("llama4_text",)
+"""Mixtures of experts in which every expert computes every token: no routes."""
+KINDS = (*DENSE, *EXPERTS, *UNSPOKEN)
 
 _LATENT = dict(
     moe_intermediate_size=16,
@@ -37,6 +37,20 @@ _MORE: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 16},
     "mistral": {"head_dim": 16, "sliding_window": None},
     "gemma": {"head_dim": 16},
+    "gemma3_text": {"head_dim": 16, "query_pre_attn_scalar": 16},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "llama4_text": dict(num_local_experts=4, num_experts_per_tok=1, head_dim=16, intermediate_size_mlp=48),
+    "glm4_moe": dict(
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        n_shared_experts=1,
+        first_k_dense_replace=1,
+        head_dim=16,
+        n_group=2,
+        topk_group=1,
+    ),
     "gpt2": {"n_positions": 512, "n_embd": 32, "n_layer": 2, "n_head": 4},
     "phi3": {"pad_token_id": 0},
     "qwen2_moe": dict(
@@ -49,16 +63,19 @@ _MORE: dict[str, dict[str, Any]] = {
 }
 
 
+_WIDE_LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 _LARGER: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 32},
     "mistral": {"head_dim": 32},
     "gemma": {"head_dim": 32, "initializer_range": 0.03},
+    "gemma3_text": {"head_dim": 32, "initializer_range": 0.03},
     "gpt2": {"n_embd": 128},
+    "opt": {"word_embed_proj_dim": 128},
+    "glm4_moe": {"head_dim": 32},
+    "llama4_text": {"head_dim": 32},
     "qwen3_moe": {"head_dim": 32},
-    **dict.fromkeys(
-        ("deepseek_v2", "deepseek_v3"),
-        {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128},
-    ),
+    "deepseek_v2": _WIDE_LATENT,
+    "deepseek_v3": _WIDE_LATENT,
 }
 """Heads of the sizes that vLLM's CPU kernels have."""
 

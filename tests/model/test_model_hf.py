@@ -247,3 +247,26 @@ def test_templates_that_cannot_serve_are_refused_with_their_reason(folder: Path,
         HFChatTokenizer(with_template(folder, tmp_path / "none", ""))
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
         HFChatTokenizer(tmp_path)
+
+
+STRICT = CHAT_TEMPLATE.replace(
+    "{%- for m in messages %}",
+    "{%- for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}",
+)
+DEAF = CHAT_TEMPLATE.replace("in messages %}", "in messages if m.role != 'system' %}")
+
+
+@pytest.mark.parametrize("template", [STRICT, DEAF])
+def test_what_a_template_has_no_system_message_for_begins_the_users(
+    folder: Path, tmp_path: Path, template: str
+) -> None:
+    chat = HFChatTokenizer(with_template(folder, tmp_path, template))
+    text = chat.decode(chat.render_prompt([{"role": "system", "content": "be brief"}, USER], (), "low"))
+    assert "user\n be brief\n\nThinking effort: low.\n\nreverse: c a d b<|im_end|>" in text
+    assert "low" in chat.decode(chat.render_prompt([USER], (), "low"))
+
+
+def test_a_template_that_writes_the_date_writes_the_same_one_every_day(folder: Path, tmp_path: Path) -> None:
+    dated = "{{ strftime_now('%d %b %Y') }}" + CHAT_TEMPLATE
+    chat = HFChatTokenizer(with_template(folder, tmp_path, dated))
+    assert chat.decode(chat.render_prompt([USER])).startswith("26 Jul 2024<|im_start|>")

@@ -69,6 +69,12 @@ def pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def gguf(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    (folder / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
+
+
 BAD: dict[str, tuple[Edit, str]] = {
     "no folder": (shutil.rmtree, r"not a Hugging Face model folder.*config\.json"),
     "no config": (lambda f: (f / "config.json").unlink(), r"no config\.json"),
@@ -81,6 +87,10 @@ BAD: dict[str, tuple[Edit, str]] = {
     "encoder-decoder": (config(model_type="t5", is_encoder_decoder=True), "encoder-decoder"),
     "quantised": (config(quantization_config={"quant_method": "fp8"}), r"quantised checkpoint \(fp8\)"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no safetensors weights"),
+    "gguf": (gguf, r"model-Q4_K_M\.gguf is for llama\.cpp"),
+    "gguf weights": (lambda f: (f / "model.safetensors").rename(f / "a.gguf"), r"convert a\.gguf"),
+    "padding beyond": (config(pad_token_id=320), "pad_token_id=320 beyond vocab_size=320"),
+    "other vocabulary": (config(vocab_size=400), "embed_tokens.weight has 320 rows, config.json says vocab_size=400"),
     "pickled weights": (pickled, r"convert pytorch_model\.bin"),
     "truncated": (cut, r"truncated: \d+ bytes are missing"),
     "not safetensors": (lambda f: (f / "model.safetensors").write_bytes(bytes(99)), "header is not JSON"),
@@ -120,6 +130,21 @@ def test_what_is_harmless_is_not_refused(good: Path, tmp_path: Path) -> None:
     weights(more)(folder)
     shards(lambda *_: None)(folder)
     assert HFPolicy.load(folder).moe_shape == (2, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_weights_are_float32_whatever_they_are_stored_as(good: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+    folder = shutil.copytree(good, tmp_path / "with a space")
+    weights(lambda w: w.update({n: t.to(dtype) for n, t in w.items()}))(folder)
+    config(dtype=str(dtype).removeprefix("torch."), pad_token_id=None)(folder)
+    stored = load_file(folder / "model.safetensors")
+    for name, tensor in HFPolicy.load(folder).named_weights():
+        assert tensor.dtype == torch.float32 and torch.equal(tensor, stored[name].float())
+
+
+def test_a_file_is_no_folder(good: Path) -> None:
+    with pytest.raises(ValueError, match="is a file: give the Hugging Face model folder"):
+        read_folder(good / "model.safetensors")
 
 
 def test_sizes_come_from_the_headers(good: Path) -> None:

