@@ -89,6 +89,18 @@ def foreign(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
             "fewer": sum(p.numel() for p in spread.trained),
             "all": sum(p.numel() for p in one.trained),
         }
+        # Recorded routes, all of them to the experts 0 and 1, which are on one rank.
+        routes = np.tile(np.arange(2, dtype=np.int16), (len(one.policy.moe_blocks), 1))
+        crowd = [dataclasses.replace(r, routes=np.tile(routes, (len(r), 1, 1))) for r in rows]
+        crowded, found = dataclasses.replace(batch, rows=crowd).shards(2, 96), []
+        for learner in (one, spread):
+            learner.config.learner.router_replay = True
+            found.append(gradient(learner, crowded)[0])
+        out[kind] |= {
+            "replayed": off(found[1], found[0]),
+            "far": max(float(np.abs(g).max()) for k, g in found[1].items() if ".experts.3." in k),
+            "replay_router": max(float(np.abs(g).max()) for k, g in found[1].items() if k.endswith("gate.weight")),
+        }
         # What all ranks send is the folder's own set of tensors; written to a folder it is loaded bit by bit.
         with torch.no_grad():
             for p in spread.policy.parameters():
@@ -160,6 +172,12 @@ def test_norm_and_clipping_see_experts_and_shared_weights_alike(ranks: list[dict
 def test_routes_are_counted_and_do_not_depend_on_where_experts_are(ranks: list[dict[str, Any]], kind: str) -> None:
     whole, spread = ranks[0][kind]["loads"]
     assert len(whole) == (1 if kind.startswith("deepseek") else 2) and min(whole) >= 1 and whole == spread
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_routes_are_replayed_wherever_experts_are(ranks: list[dict[str, Any]], kind: str) -> None:
+    for rank in ranks:
+        assert rank[kind]["replayed"] < 2e-6 and rank[kind]["far"] == 0.0 and rank[kind]["replay_router"] > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
