@@ -16,15 +16,21 @@ import torch
 from learner_processes import launch
 from torch import Tensor
 
+from environments.task import Task
 from model.config import K3Config
 from model.decoder import Policy
 from model.mtp import enable_mtp
 from model.quant import QuantSpec
-from rl.batch import MicroBatch, Row, TrainBatch
+from rewards.efforts import Effort
+from rewards.grade import Grade
+from rl.batch import MicroBatch, Row, TrainBatch, build_batch
 from rl.learner import auxiliary, engine, replay
 from rl.learner.auxiliary import Auxiliary
 from rl.learner.scoring import Scorer, score
+from rollout.engine.base import GenerateRequest, Generation
+from rollout.engine.native import NativeEngine
 from rollout.picks import stored
+from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
 
 K, FULL = 7, 3
 """index_topk and full-attention layers of the preset tiny_odd."""
@@ -171,6 +177,50 @@ def test_picks_are_replayed_under_shared_prompts_and_padding() -> None:
     assert (temperature == 1).all()
     want = torch.stack([logits[t - 1, ids[0, t]] for t in np.flatnonzero(mine.mask)])
     torch.testing.assert_close(found[1][mine.id], want.detach(), rtol=0, atol=1e-12)
+
+
+def test_what_an_engine_sampled_is_on_policy_with_its_picks_and_not_with_others() -> None:
+    policy = build()
+    engine = NativeEngine(policy, 4, 96, record_picks=True)
+    engine.version = 0  # its own weights are what it serves
+    sampling = tuple(Sampling(1.0, 40, seed) for seed in range(3))
+    engine.submit(GenerateRequest("g", np.arange(5, 17, dtype=np.int32), sampling))
+    done: list[Generation] = []
+    while engine.busy:
+        for _, generations in engine.step():
+            done += generations
+    task = Task(id="a/train/1/0/0", environment="a", prompt=({"role": "user", "content": "x"},))
+    group = Group(GroupOrder("g", task, Effort.LOW, (0, 1, 2)), [])
+    for i, (g, s) in enumerate(zip(done, sampling, strict=True)):
+        first = dataclasses.replace(Node.given("user", np.arange(5, 17)), routes=g.prompt_routes, picks=g.prompt_picks)
+        n = len(g.token_ids)
+        said = Node("assistant", g.token_ids, g.logprobs, np.ones(n, np.uint8), g.versions, s, None, g.routes, g.picks)
+        nodes, grade = [first, said], Grade.outcome(i > 0)
+        group.trajectories.append(Trajectory(f"g/{i}", task, Effort.LOW, nodes, stop=StopReason.DONE, grade=grade))
+    stored_group = Group.from_json(json.loads(json.dumps(group.to_json())))  # as a journal or a waiting group has it
+    batch = build_batch([stored_group], [np.array([1.0, -0.5, -0.5])])
+    (shard,) = batch.shards(1, 10**6)
+    (part,) = shard.micro_batches
+    assert part.parents is not None and part.picks is not None  # the prompt is shared, with one record
+    assert replay.coverage(part, K)[2] == 0
+    mask = torch.as_tensor(part.mask)
+
+    def gap(on: bool) -> float:
+        with torch.no_grad():
+            logprob = score(Scorer(policy), part, True, CPU, on).logprob
+        return float((logprob - torch.as_tensor(part.behaviour))[mask].abs().max())
+
+    assert gap(True) < 1e-5 and gap(False) < 1e-5  # the same weights select alike
+    with torch.no_grad():  # weights that score keys differently, and are the same in all else
+        for name, p in policy.named_parameters():
+            if ".indexer.weights_proj" in name:
+                p.neg_()
+    assert gap(True) < 1e-5 and gap(False) > 1e-2
+    with torch.no_grad():
+        live = score(Scorer(policy), part, True, CPU, record_picks=True)
+    assert live.picks is not None
+    differ, compared = replay.differing(live.picks, replay.chosen(part))
+    assert 0 < differ < compared
 
 
 def test_prompts_with_other_picks_are_not_shared_and_short_ones_are() -> None:
