@@ -56,10 +56,12 @@ class Spread:
         assert not parts[0].keys() & parts[1].keys()
         return parts[0] | parts[1]
 
-    def step(self, learner: LearnerRank) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    def step(
+        self, learner: LearnerRank, shards: list[Shard] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """By how much one step lowers each weight, and its metrics; the weights are put back."""
         before = self.everything(learner)
-        metrics = learner.train_step(self.shards[self.rank], 0)
+        metrics = learner.train_step((shards or self.shards)[self.rank], 0)
         after = self.everything(learner)
         learner.load_weights(before)
         return {k: before[k] - after[k] for k in before}, metrics
@@ -101,6 +103,18 @@ class Spread:
             "loads": [[v for k, v in m.items() if k.startswith("expert_load")] for m in (metrics, spread_metrics)],
             "fewer": sum(p.numel() for p in spread.trained),
             "all": sum(p.numel() for p in one.trained),
+        }
+        # Recorded routes, all of them to the experts 0 and 1, which are on one rank.
+        routes = np.tile(np.arange(2, dtype=np.int16), (len(one.policy.moe_blocks), 1))
+        rows = [dataclasses.replace(r, routes=np.tile(routes, (len(r), 1, 1))) for r in self.batch.rows]
+        crowded, found = dataclasses.replace(self.batch, rows=rows).shards(2, 96), []
+        for learner in (one, spread):
+            learner.config.learner.router_replay = True
+            found.append(self.step(learner, crowded)[0])
+        out |= {
+            "replayed": off(found[1], found[0]),
+            "far": max(float(np.abs(g).max()) for k, g in found[1].items() if ".experts.3." in k),
+            "replay_router": max(float(np.abs(g).max()) for k, g in found[1].items() if k.endswith("gate.weight")),
         }
         # What all ranks send is the folder's own set of tensors; written to a folder it is loaded bit by bit.
         with torch.no_grad():

@@ -16,15 +16,21 @@ import torch
 from learner_processes import launch
 from torch import Tensor
 
+from environments.task import Task
 from model.config import K3Config
 from model.decoder import Policy
 from model.mtp import enable_mtp
 from model.quant import QuantSpec
-from rl.batch import MicroBatch, Row, TrainBatch
+from rewards.efforts import Effort
+from rewards.grade import Grade
+from rl.batch import MicroBatch, Row, TrainBatch, build_batch
 from rl.learner import auxiliary, engine, replay
 from rl.learner.auxiliary import Auxiliary
 from rl.learner.scoring import Scorer, score
+from rollout.engine.base import GenerateRequest, Generation
+from rollout.engine.native import NativeEngine
 from rollout.picks import stored
+from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
 
 K, FULL = 7, 3
 """index_topk and full-attention layers of the preset tiny_odd."""
@@ -173,6 +179,50 @@ def test_picks_are_replayed_under_shared_prompts_and_padding() -> None:
     torch.testing.assert_close(found[1][mine.id], want.detach(), rtol=0, atol=1e-12)
 
 
+def test_what_an_engine_sampled_is_on_policy_with_its_picks_and_not_with_others() -> None:
+    policy = build()
+    engine = NativeEngine(policy, 4, 96, record_picks=True)
+    engine.version = 0  # its own weights are what it serves
+    sampling = tuple(Sampling(1.0, 40, seed) for seed in range(3))
+    engine.submit(GenerateRequest("g", np.arange(5, 17, dtype=np.int32), sampling))
+    done: list[Generation] = []
+    while engine.busy:
+        for _, generations in engine.step():
+            done += generations
+    task = Task(id="a/train/1/0/0", environment="a", prompt=({"role": "user", "content": "x"},))
+    group = Group(GroupOrder("g", task, Effort.LOW, (0, 1, 2)), [])
+    for i, (g, s) in enumerate(zip(done, sampling, strict=True)):
+        first = dataclasses.replace(Node.given("user", np.arange(5, 17)), routes=g.prompt_routes, picks=g.prompt_picks)
+        n = len(g.token_ids)
+        said = Node("assistant", g.token_ids, g.logprobs, np.ones(n, np.uint8), g.versions, s, None, g.routes, g.picks)
+        nodes, grade = [first, said], Grade.outcome(i > 0)
+        group.trajectories.append(Trajectory(f"g/{i}", task, Effort.LOW, nodes, stop=StopReason.DONE, grade=grade))
+    stored_group = Group.from_json(json.loads(json.dumps(group.to_json())))  # as a journal or a waiting group has it
+    batch = build_batch([stored_group], [np.array([1.0, -0.5, -0.5])])
+    (shard,) = batch.shards(1, 10**6)
+    (part,) = shard.micro_batches
+    assert part.parents is not None and part.picks is not None  # the prompt is shared, with one record
+    assert replay.coverage(part, K)[2] == 0
+    mask = torch.as_tensor(part.mask)
+
+    def gap(on: bool) -> float:
+        with torch.no_grad():
+            logprob = score(Scorer(policy), part, True, CPU, on).logprob
+        return float((logprob - torch.as_tensor(part.behaviour))[mask].abs().max())
+
+    assert gap(True) < 1e-5 and gap(False) < 1e-5  # the same weights select alike
+    with torch.no_grad():  # weights that score keys differently, and are the same in all else
+        for name, p in policy.named_parameters():
+            if ".indexer.weights_proj" in name:
+                p.neg_()
+    assert gap(True) < 1e-5 and gap(False) > 1e-2
+    with torch.no_grad():
+        live = score(Scorer(policy), part, True, CPU, record_picks=True)
+    assert live.picks is not None
+    differ, compared = replay.differing(live.picks, replay.chosen(part))
+    assert 0 < differ < compared
+
+
 def test_prompts_with_other_picks_are_not_shared_and_short_ones_are() -> None:
     rows = cases.siblings((3, 3), routes=None)
     short, long = rows[:3], rows[3:]  # the first prompt is one token
@@ -220,9 +270,11 @@ def test_what_has_no_loss_is_frozen_and_indexers_have_groups_of_their_own(index:
 
 # --- two ranks ------------------------------------------------------------------------------------------------------
 
+UNMIXED = {f"model.layers.0.self_attention_res_{part}.weight" for part in ("norm", "proj")}
+"""The first depth mix has one source: its weights have no gradient."""
 ALL = {
-    "learner__index_loss": 0.5,
-    "learner__mtp_loss": 0.3,
+    "learner__index_loss": 500.0,  # so that a float32 weight shows its gradient
+    "learner__mtp_loss": 30.0,
     "learner__index_replay": True,
     "model__quant__expert_activations": "none",  # last-bit differences would cross its steps
     "model__preset": "tiny_odd",
@@ -269,12 +321,12 @@ def ranks(rank: int, meeting: Any, place: Path) -> dict[str, Any]:
         after = everything(learner)
         found[name] = {k: before[k] - after[k] for k in before}
         out[f"metrics_{name}"] = metrics
-    for name in ("ep2", "small"):
-        out[name] = cases.relative(found[name], found["want"])
-    out["shared"] = cases.relative(
-        {k: v for k, v in found["shared"].items() if ".9." not in k},
-        {k: v for k, v in found["want"].items() if ".9." not in k},
-    )
+    for name in ("ep2", "small", "shared"):
+        off = {k: float(np.abs(v - found["want"][k]).max()) for k, v in found[name].items()}
+        # A gradient is seen to the last bit of the weight that it moved.
+        far = {k: x - 2.5e-7 * float(np.abs(before[k]).max()) for k, x in off.items()}
+        largest = {k: float(np.abs(found["want"][k]).max()) + 1e-12 for k in off}
+        out[name] = max(x / largest[k] for k, x in far.items() if name != "shared" or ".9." not in k)
     out["moved"] = {k: float(np.abs(v).max()) for k, v in found["want"].items()}
     engine.build_optimizer = built
 
@@ -323,8 +375,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_experts_over_ranks_and_micro_batches_change_no_gradient(two: dict[str, Any]) -> None:
     assert two["ep2"] < 2e-4 and two["small"] < 2e-4 and two["shared"] < 2e-4, two
     assert not two["shares"], "the MTP layer cannot read what rows share"
-    still = [k for k, v in two["moved"].items() if v == 0.0 and "correction_bias" not in k and ".experts." not in k]
-    assert not still
+    still = {k for k, v in two["moved"].items() if v == 0.0 and ".experts." not in k}
+    # Pseudo-queries are zero at first: then the norms of their keys have no gradient.
+    assert all("correction_bias" in k or "_res_norm." in k or k in UNMIXED for k in still), still
     assert any(v > 0 for k, v in two["moved"].items() if ".9.block_sparse_moe.experts." in k)
 
 
@@ -338,7 +391,7 @@ def test_metrics_do_not_depend_on_the_cut(two: dict[str, Any]) -> None:
     for cut in ("ep2", "small", "shared"):
         for name in names[:4]:
             if (cut, name) != ("shared", "mtp_loss"):
-                assert two[f"metrics_{cut}"][name] == pytest.approx(want[name], rel=1e-5), (cut, name)
+                assert two[f"metrics_{cut}"][name] == pytest.approx(want[name], rel=1e-3), (cut, name)
 
 
 @pytest.mark.parametrize("name", ["adamw", "tensorwise"])
@@ -348,7 +401,7 @@ def test_the_warm_up_moves_indexers_alone_and_leaves_nothing_behind(two: dict[st
         assert same and all(".indexer." not in k for k in same)
         assert all(".indexer." in k for k in two["moved"].keys() - same)
     # An expert that no token chose has no gradient; weight decay moves it all the same.
-    assert all("correction_bias" in k for k in third), third
+    assert all("correction_bias" in k or "_res_norm." in k or k in UNMIXED for k in third), third
     warm, after = two[f"{name}_warm"], two[f"{name}_after"]
     assert [w["index_warmup"] for w in warm] == [1.0, 1.0] and after["index_warmup"] == 0.0
     assert warm[1]["index_loss"] < warm[0]["index_loss"] and "mtp_loss" not in warm[0] and after["mtp_loss"] > 0
@@ -360,4 +413,4 @@ def test_routers_with_a_rate_of_zero_stay_to_the_bit_and_all_else_moves(two: dic
     held = two[f"{name}_held"]
     gates = {k for k in two["moved"] if ".gate." in k}
     assert len([k for k in gates if k.endswith("gate.weight")]) == ROUTES[0] + 1
-    assert held == gates
+    assert held - UNMIXED == gates

@@ -41,6 +41,12 @@ def test_routes_are_counted_and_do_not_depend_on_where_experts_are(ranks: list[d
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_recorded_routes_are_replayed_wherever_experts_are(ranks: list[dict[str, Any]], kind: str) -> None:
+    for rank in ranks:
+        assert rank[kind]["replayed"] < 2e-6 and rank[kind]["far"] == 0.0 and rank[kind]["replay_router"] > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_the_ranks_send_is_a_folder_that_loads_bit_by_bit(ranks: list[dict[str, Any]], kind: str) -> None:
     assert ranks[0][kind]["saved"]
 

@@ -81,6 +81,12 @@ def test_experts_are_divided_only_by_what_divides_ranks_and_experts() -> None:
         (["engine=vllm", "learner.router_replay=false"], "engine"),
         (["model=hf"], "policy"),
         (["engine.record_routes=false"], "router replay"),
+        (["learner.index_replay=true"], "index replay"),
+        (["model=k3", "policy.init=scratch", "engine.record_picks=true"], "index"),
+        (["model=k3", "policy.init=scratch", "learner.index_loss=0.1"], "index"),
+        (["learner.index_warmup_steps=2", "learner.chunk_tokens=64", "learner.expert_parallel=1"], "index warm-up"),
+        (["learner.mtp_loss=0.1"], "mtp"),
+        (["learner.mtp_loss=-1"], "learner.mtp_loss"),
         (["effort.low.enabled=false", "effort.high.share=0", "effort.max.enabled=false"], "efforts"),
         (["envs.names=[primer/no_such]"], "environments"),
         (["envs.weights={primer/no_such: 2}"], "environments"),
@@ -96,6 +102,15 @@ def test_what_cannot_work_fails_and_says_where(words: list[str], key: str) -> No
     plan = planned(*words)
     assert [f for f in plan.failures if f.startswith(f"{key}: ")], plan.failures
     assert "FAIL" in plan.render()
+
+
+def test_the_bytes_of_picks_are_told_and_that_there_are_none() -> None:
+    on = ["engine.record_picks=true", "learner.index_replay=true", "learner.index_loss=0.1"]
+    assert planned(*on).ok
+    told = lambda *words: next(c.text for c in planned(*words).checks if c.about == "picks recorded")
+    assert told(*on) == "1,024 bytes for each token from position 256 on"  # 2 x 256 keys x 2 layers
+    narrow = told(*on, "engine.max_context=256")
+    assert narrow == "every token of engine.max_context=256 attends to all keys (index_topk=256): none"
 
 
 def test_environments_beyond_the_context_are_named() -> None:

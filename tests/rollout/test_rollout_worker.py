@@ -327,7 +327,7 @@ def test_the_same_order_gives_the_same_trajectory_on_every_worker() -> None:
     assert rows[0] == rows[1]
 
 
-def test_routes_align_with_all_tokens() -> None:
+def test_routes_and_picks_align_with_all_tokens() -> None:
     def script(turn: int, seed: int) -> Any:
         return say("", call("look", {"place": "a"})) if turn < 2 else say("done")
 
@@ -341,6 +341,8 @@ def test_routes_align_with_all_tokens() -> None:
         if i == len(t.nodes) - 1:
             want[-1] = NO_ROUTE
         np.testing.assert_array_equal(n.routes[:, 0, 0], want)  # as they were when the tokens were sampled
+        assert n.picks is not None
+        np.testing.assert_array_equal(n.picks[:, 0, 0], np.where(np.arange(at, at + len(n)) < 3, NO_ROUTE, want))
         at += len(n)
 
 

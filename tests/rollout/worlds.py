@@ -213,12 +213,14 @@ class ScriptedEngine:
             if request.id in self.aborted and s.seed % 2:
                 cut, finish = cut[:1], FinishReason.ABORT
             n = len(cut)
-            routes = prompt_routes = None
+            routes = prompt_routes = picks = prompt_picks = None
             if self.routes:
                 # A token's route is its position and the turn that ran it; the last sampled token has none.
                 at = (1000 * turn + np.arange(len(request.prompt_ids) + n, dtype=np.uint16))[:, None, None].repeat(2, 1)
                 routes, prompt_routes = at[len(request.prompt_ids) :].copy(), at[: len(request.prompt_ids)]
                 routes[-1] = 65535
+                picks, prompt_picks = routes.copy(), prompt_routes.copy()  # likewise, but for the first three tokens
+                prompt_picks[:3] = 65535
             out.append(
                 Generation(
                     np.asarray(cut, np.int32),
@@ -227,6 +229,8 @@ class ScriptedEngine:
                     finish,
                     routes,
                     prompt_routes,
+                    picks=picks,
+                    prompt_picks=prompt_picks,
                 )
             )
         return out
