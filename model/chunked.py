@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from model.decoder import Policy
@@ -59,14 +60,28 @@ def _chunks(lengths: list[int], parents: list[int], size: int) -> list[_Chunk]:
     return out
 
 
+def count_chunks(lengths: Tensor, size: int) -> int:
+    """Chunks of at most `size` tokens that rows of these lengths are cut into."""
+    return int(((lengths + size - 1) // size).sum())
+
+
 class _Run:
     """One batch of rows, forwards once and backwards once."""
 
     def __init__(
-        self, policy: Policy, ids: Tensor, packing: Packing, chunks: list[_Chunk], recompute: bool, offload: bool
+        self,
+        policy: Policy,
+        ids: Tensor,
+        packing: Packing,
+        chunks: list[_Chunk],
+        recompute: bool,
+        offload: bool,
+        joined: bool,
+        idle: int,
     ) -> None:
+        """joined: run every chunk's every layer forwards and backwards; idle: tokens at the end that only do that."""
         self.policy, self.ids, self.packing, self.chunks = policy, ids, packing, chunks
-        self.recompute = recompute
+        self.recompute, self.joined, self.real = recompute, joined, packing.tokens - idle
         self.past = Past(policy.config, packing.tokens, policy.dtype, policy.device, offload)
         la = policy.config.linear_attn_config
         self.kda, self.full = len(la.kda_layers), len(la.full_attn_layers)
@@ -134,7 +149,10 @@ class _Run:
         wide = torch.float64 if self.policy.dtype == torch.float64 else torch.float32
         logprob, entropy = (torch.zeros(len(self.at), dtype=wide, device=self.policy.device) for _ in range(2))
         for i, chunk in enumerate(self.chunks):
-            scored = self._forward(i, None if routes is None else routes[chunk.span])
+            replayed = None if routes is None else routes[chunk.span]
+            if replayed is None and chunk.span.start >= self.real:  # a live choice that no balance counts
+                replayed = self.routes[chunk.span].fill_(-1)
+            scored = self._forward(i, replayed)
             if scored is not None:
                 logprob[self.order[scored[0]]], entropy[self.order[scored[0]]] = scored[1:]
         return logprob, entropy
@@ -188,6 +206,9 @@ class _Run:
         if handed:
             outputs += [*end, *latents]
             grads += handed + [self.past.gradient(layer, chunk.span) for layer in range(self.full)]
+        if self.joined:  # the layers behind what later chunks read take part as well
+            outputs.append(hidden)
+            grads.append(torch.zeros_like(hidden))
         if not outputs:
             return (), []
         got = torch.autograd.grad(outputs, [*params, self.past.anchor, *start], grads, allow_unused=True)
@@ -229,6 +250,7 @@ def score_chunked(
     recompute: bool = False,
     offload: bool = False,
     score: Score | None = None,
+    join: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs of given tokens, rows being computed `chunk` tokens at a time, forwards and backwards.
 
@@ -237,11 +259,20 @@ def score_chunked(
     recompute: keep only the inputs of a layer's two parts, of the chunk that is differentiated, and make the rest
     again. offload: keep latents, selections and states in host memory. score(hidden [m, H], targets [m], temperature
     [m]): log-probs and entropies, `token_logprobs` of the policy's logits if None.
+    join: run exactly so many chunks, at least `count_chunks`, the missing ones on one token each with a gradient of
+    zero: ranks that meet in every layer (experts are spread) are given the same number.
     Returns (log-probs [M], entropies [M] without gradient, routes that were used [B, T, L_moe, K], -1 at pads).
-    Raises ValueError for a chunk below 1, an enabled index loss, or a source at a pad.
+    Raises ValueError for a chunk below 1, an enabled index loss, or a source at a pad, or a `join` that is too small.
     """
     if chunk < 1:
         raise ValueError(f"chunk {chunk}: must be at least 1 token")
+    idle = 0 if join is None else join - count_chunks(lengths, chunk)
+    if idle < 0:
+        raise ValueError(f"join {join}: the rows make {join - idle} chunks of {chunk} tokens")
+    asked = input_ids.shape[0]
+    input_ids, lengths = F.pad(input_ids, (0, 0, 0, idle)), F.pad(lengths, (0, idle), value=1)
+    parents = None if parents is None else F.pad(parents, (0, idle), value=-1)
+    routes = None if routes is None else F.pad(routes, (0, 0, 0, 0, 0, 0, 0, idle), value=-1)
     learn = torch.is_grad_enabled()
     if learn and any(m.learn for m in policy.modules() if isinstance(m, Indexer)):
         raise ValueError("the index loss is not computed in chunks: enable_index_loss(policy, False)")
@@ -252,7 +283,7 @@ def score_chunked(
     if routes is not None:
         routes = routes.to(device).flatten(0, 1)[cells]
     chunks = _chunks(lengths.tolist(), [-1] * b if parents is None else parents.tolist(), chunk)
-    run = _Run(policy, input_ids.to(device).flatten()[cells], packing, chunks, recompute, offload)
+    run = _Run(policy, input_ids.to(device).flatten()[cells], packing, chunks, recompute, offload, join is not None, idle)
     packed = cells.new_full((b * t,), -1)
     packed[cells] = torch.arange(packing.tokens, device=device)
     packed = packed[source.to(device)]
@@ -268,4 +299,4 @@ def score_chunked(
         logprob, entropy = run.forward(routes)
     used = run.routes.new_full((b * t, *run.routes.shape[1:]), -1)
     used[cells] = run.routes
-    return logprob, entropy, used.view(b, t, *run.routes.shape[1:])
+    return logprob, entropy, used.view(b, t, *run.routes.shape[1:])[:asked]

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.chunked import score_chunked
+from model.chunked import count_chunks, score_chunked
 from model.logprob import token_logprobs
 from rl.batch import MicroBatch
+from rl.learner.distributed import max_over_ranks
 
 LOGIT_CELLS = 2**26
 """Logits held at once, in values: more are computed in slices and again in the backward pass (256 MiB in float32)."""
@@ -29,10 +30,13 @@ class Scored:
 class Scorer(nn.Module):
     """The module that DeepSpeed drives: a policy that scores given tokens instead of returning all logits."""
 
-    def __init__(self, policy: Any, chunk_tokens: int = 0) -> None:
-        """chunk_tokens: compute the rows of longer batches in chunks of so many tokens; 0: never."""
+    def __init__(self, policy: Any, chunk_tokens: int = 0, together: bool = False) -> None:
+        """chunk_tokens: compute the rows of longer batches in chunks of so many tokens; 0: never.
+
+        together: experts are spread, so that all ranks run equally many chunks, or none.
+        """
         super().__init__()
-        self.policy, self.chunk_tokens = policy, chunk_tokens
+        self.policy, self.chunk_tokens, self.together = policy, chunk_tokens, together
 
     def forward(
         self,
@@ -48,14 +52,26 @@ class Scorer(nn.Module):
         Long [N]: of those that predict them; temperature float [N]; routes [B, T, L, K] or None; parents Long [B] or
         None, see `Policy.forward`. Returns (logprob [N], entropy [N], routes that were used).
         """
-        if self.chunk_tokens and int(lengths.sum()) > self.chunk_tokens:
+        chunked, join = self._plan(lengths)
+        if chunked:
             places = (input_ids, lengths, at, source, temperature, routes, parents)
-            return score_chunked(self.policy, *places, chunk=self.chunk_tokens, score=self._score)
+            return score_chunked(self.policy, *places, chunk=self.chunk_tokens, score=self._score, join=join)
         shared = {} if parents is None else {"parents": parents}
         out = self.policy(input_ids, lengths, routes, **shared)
         hidden = out.hidden.flatten(0, 1).index_select(0, source)
         logprob, entropy = self._score(hidden, input_ids.flatten()[at], temperature)
         return logprob, entropy, out.routes
+
+    def _plan(self, lengths: Tensor) -> tuple[bool, int | None]:
+        """(whether to run in chunks, the number of them that all ranks run); the longest batch of any rank decides."""
+        if not self.chunk_tokens:
+            return False, None
+        chunked = int(lengths.sum()) > self.chunk_tokens
+        if not self.together:
+            return chunked, None
+        both = torch.tensor([int(chunked), count_chunks(lengths, self.chunk_tokens)])
+        some, most = max_over_ranks(both).tolist()
+        return bool(some), most
 
     def _score(self, hidden: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
         size = max(1, LOGIT_CELLS // self.policy.config.vocab_size)
