@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 WIDTH = {True: 2048, False: 8192}
 """Keys of a tile, on a CPU or elsewhere: at least 2 k, so that the k-th of a span's maxima is close to the k-th score."""
@@ -141,7 +142,8 @@ def select_keys(q: Tensor, weights: Tensor, keys: Tensor, start: int, k: int) ->
     on_cpu = q.device.type == "cpu"
     width = max(WIDTH[on_cpu], 2 * k)
     rows = min(tokens, max(1, CELLS[on_cpu] // (width * heads)))
-    tiles = torch.nn.functional.pad(keys[:end], (0, 0, 0, -end % width)).view(-1, width, d).mT.unbind(0)
+    tiles = [tile.mT for tile in keys[:end].split(width)]
+    tiles[-1] = pad(tiles[-1], (0, -end % width))
     out = torch.empty(tokens, k, dtype=torch.int32, device=q.device)
     threads = torch.get_num_threads() if on_cpu else 1
 
