@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 WIDTH = {True: 2048, False: 8192}
-"""Keys of a tile, on a CPU or elsewhere: at least 2 k, so that the k-th of a span's maxima is close to the k-th score."""
+"""Keys of a tile, on a CPU or not; at least 2 k, so that the k-th of a span's maxima is close to its k-th score."""
 CELLS = {True: 2**18, False: 2**27}
 """Values of a tile before the sum over heads: 1 MiB of float32 on a CPU, half of its second cache; else 512 MiB."""
 TILES = 16

@@ -76,12 +76,13 @@ class _Run:
         chunks: list[_Chunk],
         recompute: bool,
         offload: bool,
-        joined: bool,
-        idle: int,
+        idle: int | None = None,
     ) -> None:
-        """joined: run every chunk's every layer forwards and backwards; idle: tokens at the end that only do that."""
+        """idle: every layer of every chunk is run forwards and backwards, and so many last tokens are there for no more
+        than that; None: what nothing depends on is left out of the backward pass.
+        """
         self.policy, self.ids, self.packing, self.chunks = policy, ids, packing, chunks
-        self.recompute, self.joined, self.real = recompute, joined, packing.tokens - idle
+        self.recompute, self.joined, self.real = recompute, idle is not None, packing.tokens - (idle or 0)
         self.past = Past(policy.config, packing.tokens, policy.dtype, policy.device, offload)
         la = policy.config.linear_attn_config
         self.kda, self.full = len(la.kda_layers), len(la.full_attn_layers)
@@ -266,13 +267,14 @@ def score_chunked(
     """
     if chunk < 1:
         raise ValueError(f"chunk {chunk}: must be at least 1 token")
-    idle = 0 if join is None else join - count_chunks(lengths, chunk)
-    if idle < 0:
-        raise ValueError(f"join {join}: the rows make {join - idle} chunks of {chunk} tokens")
-    asked = input_ids.shape[0]
-    input_ids, lengths = F.pad(input_ids, (0, 0, 0, idle)), F.pad(lengths, (0, idle), value=1)
-    parents = None if parents is None else F.pad(parents, (0, idle), value=-1)
-    routes = None if routes is None else F.pad(routes, (0, 0, 0, 0, 0, 0, 0, idle), value=-1)
+    asked, idle = input_ids.shape[0], None
+    if join is not None:
+        idle = join - count_chunks(lengths, chunk)
+        if idle < 0:
+            raise ValueError(f"join {join}: the rows make {join - idle} chunks of {chunk} tokens")
+        input_ids, lengths = F.pad(input_ids, (0, 0, 0, idle)), F.pad(lengths, (0, idle), value=1)
+        parents = None if parents is None else F.pad(parents, (0, idle), value=-1)
+        routes = None if routes is None else F.pad(routes, (0, 0, 0, 0, 0, 0, 0, idle), value=-1)
     learn = torch.is_grad_enabled()
     if learn and any(m.learn for m in policy.modules() if isinstance(m, Indexer)):
         raise ValueError("the index loss is not computed in chunks: enable_index_loss(policy, False)")
@@ -283,7 +285,7 @@ def score_chunked(
     if routes is not None:
         routes = routes.to(device).flatten(0, 1)[cells]
     chunks = _chunks(lengths.tolist(), [-1] * b if parents is None else parents.tolist(), chunk)
-    run = _Run(policy, input_ids.to(device).flatten()[cells], packing, chunks, recompute, offload, join is not None, idle)
+    run = _Run(policy, input_ids.to(device).flatten()[cells], packing, chunks, recompute, offload, idle)
     packed = cells.new_full((b * t,), -1)
     packed[cells] = torch.arange(packing.tokens, device=device)
     packed = packed[source.to(device)]

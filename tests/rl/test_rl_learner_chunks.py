@@ -47,7 +47,7 @@ def test_only_longer_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def steps(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
-    """Largest difference of a step's gradient from that of the whole batch at once (SGD with lr 1), by how it is run."""
+    """Differences of a step's gradient from that of the whole batch at once (SGD with lr 1), by how it is run."""
     import rl.learner.engine as engine
     from rl.learner.rank import LearnerRank
 
@@ -85,9 +85,7 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return launch(__file__, "steps", 2, tmp_path_factory.mktemp("steps")).results("steps")
 
 
-@pytest.mark.parametrize(
-    "how", ["zero 1", "zero 2", "spread", "spread, one rank without rows", "spread, unequal rows"]
-)
+@pytest.mark.parametrize("how", ["zero 1", "zero 2", "spread", "spread, one rank without rows", "spread, unequal rows"])
 def test_a_step_on_two_ranks_is_the_step_of_whole_rows(how: str, stepped: list[dict[str, Any]]) -> None:
     gaps = stepped[0][how] | stepped[1][how]  # what is on all ranks is exported by the first
     assert len(gaps) > 50 and any(".experts.7." in name for name in gaps)
