@@ -2,26 +2,29 @@
 
     I[t, s] = sum_j w[t, j] ReLU(q[t, j] . k[s])        ties go to the smaller s, as in `model.dsa.select_topk`
 
-Scores are made tile by tile and looked at once. A query remembers its best keys and the k-th value: of a later tile
-only what exceeds that value is kept, and as keys come in ascending order an equal score never displaces an earlier
-one. Candidates collect in a buffer of 4 k places; when one is full all are cut back to their k best.
+Scores are made tile by tile, and looked at once a span of tiles: first at the maximum over the tiles of each column, as
+nearly all columns hold no candidate. A query remembers its best keys and a bound below their k-th value: of a later
+span only what exceeds it is kept, and as keys come in ascending order an equal score never displaces an earlier one.
+Candidates collect in a buffer of 4 k places; when one is full, or when a sequence has doubled, all are cut back to
+their k best.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-GROUP = 64
-"""Scores whose maximum is compared first: nearly all groups of a long sequence hold no candidate."""
-ROWS = {True: 256, False: 4096}
-"""Queries of a tile, on a CPU or elsewhere."""
-CELLS = {True: 2**20, False: 2**28}
-"""Values of a tile before the sum over heads: 4 MiB of float32 on a CPU, so that they stay in its cache; else 1 GiB."""
+WIDTH = {True: 2048, False: 8192}
+"""Keys of a tile, on a CPU or not; at least 2 k, so that the k-th of a span's maxima is close to its k-th score."""
+CELLS = {True: 2**18, False: 2**27}
+"""Values of a tile before the sum over heads: 1 MiB of float32 on a CPU, half of its second cache; else 512 MiB."""
+TILES = 16
+"""Tiles of a span: so many times fewer maxima than scores are compared, and so many scores are read of a column."""
 PLACES = 4
 """Length of a query's buffer in multiples of k: a longer one is cut less often, but by a value that is older."""
 NONE = 2**30
@@ -37,37 +40,57 @@ class _Best:
         self.index = self._nothing(rows)
         self.fill = torch.zeros(rows, dtype=torch.int64, device=like.device)
         self.least = like.new_full((rows, 1), -torch.inf)
+        """A later key is among the best only if its score exceeds this."""
+        self.due = 0
+        """Keys after which the buffers are cut, full or not."""
 
     def _nothing(self, rows: int) -> Tensor:
         places = torch.arange(NONE, NONE + self.places, dtype=torch.int32, device=self.value.device)
         return places.repeat(rows, 1)
 
     def see(self, scores: Tensor, first: int) -> None:
-        """Look at scores [R, S] of the keys from `first` on; -inf where a query may not look."""
-        # A tile that is large beside what came before it holds more candidates than the buffer.
-        if first < 4 * self.k or not (self._collect(scores, first) or self._collect(scores, first)):
-            keys = torch.arange(first, first + scores.shape[1], dtype=torch.int32, device=scores.device)
-            self._cut(torch.cat((self.value, scores), 1), torch.cat((self.index, keys.expand(len(scores), -1)), 1))
+        """Look at scores [tiles, R, W] of the keys from `first` on; -inf where a query may not look."""
+        tiles, rows, width = scores.shape
+        last = first + tiles * width
+        maxima = scores.amax(0)
+        fits = first > 0
+        if 0 < first < TILES * width:  # what came before is short beside this span, which bounds itself better
+            self._raise(maxima)
+        if fits and not self._collect(scores, maxima, first):
+            self._cut(self.value, self.index)
+            self._raise(maxima)
+            fits = self._collect(scores, maxima, first)
+        if not fits:
+            keys = torch.arange(first, last, dtype=torch.int32, device=scores.device).expand(rows, -1)
+            together = torch.cat((self.value, scores.transpose(0, 1).reshape(rows, -1)), 1)
+            self._cut(together, torch.cat((self.index, keys), 1))
+        elif last >= self.due:
+            self._cut(self.value, self.index)
+        else:
+            return
+        self.due = 2 * last
 
-    def _collect(self, scores: Tensor, first: int) -> bool:
-        """Add the scores above the k-th value; False, with a cut buffer, if they do not fit."""
-        rows, width = scores.shape
-        size = math.gcd(width, GROUP)
-        groups = scores.view(-1, size)
-        hit = (groups.amax(1).view(rows, -1) > self.least).flatten().nonzero().squeeze(1)
-        row = hit // (width // size)
-        values = groups.index_select(0, hit)
-        which, column = (values > self.least[row]).nonzero().unbind(1)
+    def _raise(self, maxima: Tensor) -> None:
+        """Raise `least` to just below the k-th of these maxima [R, W], each of another key's score."""
+        bound = torch.topk(maxima, self.k, sorted=False).values.amin(1, keepdim=True)
+        self.least = torch.maximum(self.least, torch.nextafter(bound, bound.new_full((), -torch.inf)))
+
+    def _collect(self, scores: Tensor, maxima: Tensor, first: int) -> bool:
+        """Add the scores that exceed `least`; False if they do not fit."""
+        tiles, rows, width = scores.shape
+        hit = (maxima > self.least).flatten().nonzero().squeeze(1)
+        row = hit // width
+        values = scores.take(hit.unsqueeze(1) + torch.arange(tiles, device=hit.device) * (rows * width))
+        which, tile = (values > self.least[row]).nonzero().unbind(1)
         row = row[which]
         count = torch.bincount(row, minlength=rows)
         after = self.fill + count
         if int(after.max()) > self.places:
-            self._cut(self.value, self.index)
             return False
         start = row * self.places + self.fill[row] - (count.cumsum(0) - count)[row]
         place = start + torch.arange(len(row), device=row.device)
-        keys = first + (hit[which] * size + column) % width
-        self.value.view(-1)[place] = values[which, column]
+        keys = first + tile * width + hit[which] % width
+        self.value.view(-1)[place] = values[which, tile]
         self.index.view(-1)[place] = keys.to(torch.int32)
         self.fill = after
         return True
@@ -117,38 +140,52 @@ def select_keys(q: Tensor, weights: Tensor, keys: Tensor, start: int, k: int) ->
         index = torch.arange(end, dtype=torch.int32, device=q.device)
         return torch.where(index <= start + torch.arange(tokens, device=q.device).unsqueeze(1), index, -1)
     on_cpu = q.device.type == "cpu"
-    rows = ROWS[on_cpu]
-    width = max(GROUP, CELLS[on_cpu] // (rows * heads) // GROUP * GROUP)
+    width = max(WIDTH[on_cpu], 2 * k)
+    rows = min(tokens, max(1, CELLS[on_cpu] // (width * heads)))
+    tiles = [tile.mT for tile in keys[:end].split(width)]
+    tiles[-1] = pad(tiles[-1], (0, -end % width))
     out = torch.empty(tokens, k, dtype=torch.int32, device=q.device)
+    threads = torch.get_num_threads() if on_cpu else 1
 
     @torch.no_grad()
-    def block(a: int) -> None:
-        b = min(a + rows, tokens)
-        queries, mix = q[a:b].reshape(-1, d), weights[a:b].unsqueeze(1)
-        best = _Best(b - a, k, q)
-        seen = torch.arange(start + a, start + b, device=q.device).unsqueeze(1)
-        for first in range(0, start + b, width):
-            last = min(first + width, start + b)
-            dots = torch.mm(queries, keys[first:last].mT).relu_().view(b - a, heads, -1)
-            scores = torch.bmm(mix, dots).squeeze(1)
-            if last > start + a + 1:
-                scores.masked_fill_(torch.arange(first, last, device=q.device) > seen, -torch.inf)
-            best.see(scores, first)
-        out[a:b] = best.indices()
+    def share(thread: int) -> None:
+        dots = q.new_empty(rows * heads, width)
+        scores = q.new_empty(min(TILES, len(tiles)), rows, width)
+        for a in range(thread * rows, tokens, threads * rows):
+            b = min(a + rows, tokens)
+            queries, mix = q[a:b].reshape(-1, d), weights[a:b].unsqueeze(1)
+            own, by_head = dots[: len(queries)], dots[: len(queries)].view(b - a, heads, width)
+            seen = torch.arange(start + a, start + b, device=q.device).unsqueeze(1)
+            best, last = _Best(b - a, k, q), (start + b - 1) // width + 1
+            for first, stop in _spans(last):
+                some = scores.view(-1)[: (stop - first) * (b - a) * width].view(-1, b - a, 1, width)
+                for tile, sums in zip(range(first, stop), some.unbind(0), strict=True):
+                    torch.mm(queries, tiles[tile], out=own).relu_()
+                    torch.bmm(mix, by_head, out=sums)
+                    if (tile + 1) * width > start + a + 1:
+                        at = torch.arange(tile * width, (tile + 1) * width, device=q.device)
+                        sums.squeeze(1).masked_fill_(at > seen, -torch.inf)
+                best.see(some.squeeze(2), first * width)
+            out[a:b] = best.indices()
 
-    _each(block, range(0, tokens, rows), torch.get_num_threads() if on_cpu else 1)
+    _each(share, threads)
     return out
 
 
-def _each(f: Callable[[int], None], items: Iterable[int], threads: int) -> None:
-    """f(item) for every item, each in one thread: operations on a tile are too short to be shared by several."""
+def _spans(tiles: int) -> list[tuple[int, int]]:
+    """First tile and last (exclusive) of each span: one tile, whose best bound what follows, then as many as can be."""
+    starts = [0, *range(1, tiles, TILES), tiles]
+    return list(pairwise(starts))
+
+
+def _each(f: Callable[[int], None], threads: int) -> None:
+    """f(0), .., f(threads - 1), each in one thread: operations on a tile are too short to be shared by several."""
     if threads == 1:
-        for item in items:
-            f(item)
+        f(0)
         return
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            list(pool.map(f, items))
+            list(pool.map(f, range(threads)))
     finally:
         torch.set_num_threads(
             threads

@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from model.decoder import Policy
@@ -60,6 +61,11 @@ def _chunks(lengths: list[int], parents: list[int], size: int) -> list[_Chunk]:
     return out
 
 
+def count_chunks(lengths: Tensor, size: int) -> int:
+    """Chunks of at most `size` tokens that rows of these lengths are cut into."""
+    return int(((lengths + size - 1) // size).sum())
+
+
 class _Run:
     """One batch of rows, forwards once and backwards once."""
 
@@ -73,9 +79,13 @@ class _Run:
         offload: bool,
         picks: Tensor | None = None,
         index_loss: bool = False,
+        idle: int | None = None,
     ) -> None:
+        """idle: every layer of every chunk is run forwards and backwards, and so many last tokens are there for no more
+        than that; None: what nothing depends on is left out of the backward pass.
+        """
         self.policy, self.ids, self.packing, self.chunks = policy, ids, packing, chunks
-        self.recompute = recompute
+        self.recompute, self.joined, self.real = recompute, idle is not None, packing.tokens - (idle or 0)
         self.past = Past(policy.config, packing.tokens, policy.dtype, policy.device, offload, picks, index_loss)
         la = policy.config.linear_attn_config
         self.kda, self.full = len(la.kda_layers), len(la.full_attn_layers)
@@ -139,8 +149,9 @@ class _Run:
         each = torch.stack(losses).mean(0).to(self.wide)
         copies = self.packing.copies
         if copies is None:
-            return each.sum() / self.packing.tokens
-        return (each * copies[self.chunks[i].span]).sum() / copies.sum()
+            return each.sum() / self.real
+        # A token that is there to join sees itself alone: its loss is 0, and it must not count.
+        return (each * copies[self.chunks[i].span]).sum() / (copies.sum() - (self.packing.tokens - self.real))
 
     def _scored(self, i: int, hidden: Tensor) -> tuple[slice, Tensor, Tensor] | None:
         """(which of the ordered scores, their log-probs and entropies) that chunk i predicts, None if none."""
@@ -157,7 +168,10 @@ class _Run:
         """
         logprob, entropy = (torch.zeros(len(self.at), dtype=self.wide, device=self.policy.device) for _ in range(2))
         for i, chunk in enumerate(self.chunks):
-            scored = self._forward(i, None if routes is None else routes[chunk.span])
+            replayed = None if routes is None else routes[chunk.span]
+            if replayed is None and chunk.span.start >= self.real:  # a live choice that no balance counts
+                replayed = self.routes[chunk.span].fill_(-1)
+            scored = self._forward(i, replayed)
             if scored is not None:
                 logprob[self.order[scored[0]]], entropy[self.order[scored[0]]] = scored[1:]
         return logprob, entropy
@@ -218,6 +232,9 @@ class _Run:
         if index_loss is not None:
             outputs += [index_loss, *(a.keys for a in full if a.keys is not None)]
             grads += [index_grad] + [self.past.gradient(layer, chunk.span, "keys") for layer in range(self.full)]
+        if self.joined:  # the layers behind what later chunks read take part as well
+            outputs.append(hidden)
+            grads.append(torch.zeros_like(hidden))
         if not outputs:
             return (), []
         got = torch.autograd.grad(outputs, [*params, self.past.anchor, *start], grads, allow_unused=True)
@@ -260,6 +277,7 @@ def score_chunked(
     recompute: bool = False,
     offload: bool = False,
     score: Score | None = None,
+    join: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Log-probs of given tokens, rows being computed `chunk` tokens at a time, forwards and backwards.
 
@@ -269,12 +287,25 @@ def score_chunked(
     recompute: keep only the inputs of a layer's two parts, of the chunk that is differentiated, and make the rest
     again. offload: keep latents, selections and states in host memory. score(hidden [m, H], targets [m], temperature
     [m]): log-probs and entropies, `token_logprobs` of the policy's logits if None.
+    join: run exactly so many chunks, at least `count_chunks`, the missing ones on one token each with a gradient of
+    zero: ranks that meet in every layer (experts are spread) are given the same number.
     Returns (log-probs [M], entropies [M] without gradient, routes that were used [B, T, L_moe, K], -1 at pads, the
     index loss as `Hidden.index_loss`).
-    Raises ValueError for a chunk below 1, a dense index loss, an enabled MTP layer, a source at a pad, or wrong picks.
+    Raises ValueError for a chunk below 1, a dense index loss, an enabled MTP layer, a source at a pad, wrong picks, or a
+    `join` that is too small.
     """
     if chunk < 1:
         raise ValueError(f"chunk {chunk}: must be at least 1 token")
+    asked, idle = input_ids.shape[0], None
+    if join is not None:
+        idle = join - count_chunks(lengths, chunk)
+        if idle < 0:
+            raise ValueError(f"join {join}: the rows make {join - idle} chunks of {chunk} tokens")
+        input_ids, lengths = F.pad(input_ids, (0, 0, 0, idle)), F.pad(lengths, (0, idle), value=1)
+        parents = None if parents is None else F.pad(parents, (0, idle), value=-1)
+        routes, picks = (
+            None if x is None else F.pad(x, (0, 0, 0, 0, 0, 0, 0, idle), value=-1) for x in (routes, picks)
+        )
     learn = torch.is_grad_enabled()
     learning = [m for m in policy.modules() if isinstance(m, Indexer) and m.learn and learn]
     if any(m.dense for m in learning):
@@ -293,7 +324,8 @@ def score_chunked(
         picks = picks.to(device).flatten(0, 1)[cells]
         check_replay(picks, packing.row, packing.pos, packing.position)
     chunks = _chunks(lengths.tolist(), [-1] * b if parents is None else parents.tolist(), chunk)
-    run = _Run(policy, input_ids.to(device).flatten()[cells], packing, chunks, recompute, offload, picks, index_loss)
+    own_ids = input_ids.to(device).flatten()[cells]
+    run = _Run(policy, own_ids, packing, chunks, recompute, offload, picks, index_loss, idle)
     packed = cells.new_full((b * t,), -1)
     packed[cells] = torch.arange(packing.tokens, device=device)
     packed = packed[source.to(device)]
@@ -309,4 +341,5 @@ def score_chunked(
         (logprob, entropy), loss = run.forward(routes), run.index_loss
     used = run.routes.new_full((b * t, *run.routes.shape[1:]), -1)
     used[cells] = run.routes
-    return logprob, entropy, used.view(b, t, *run.routes.shape[1:]), loss if index_loss else None
+    used = used.view(b, t, *run.routes.shape[1:])[:asked]
+    return logprob, entropy, used, loss if index_loss else None

@@ -194,11 +194,10 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             f"{learner.optimizer} with ZeRO-{learner.zero_stage}",
         ),
         either(
-            learner.chunk_tokens > 0 and (learner.expert_parallel > 1 or m.kind == "hf"),
+            learner.chunk_tokens > 0 and m.kind == "hf",
             Verdict.FAIL,
             "chunks",
-            f"learner.chunk_tokens={learner.chunk_tokens} is for the K3 family with all experts on every rank: set "
-            "learner.expert_parallel=1, or learner.chunk_tokens=0",
+            f"learner.chunk_tokens={learner.chunk_tokens} is for the K3 family: set learner.chunk_tokens=0",
             f"chunks of {learner.chunk_tokens} tokens" if learner.chunk_tokens else "whole rows",
         ),
         either(

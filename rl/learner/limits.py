@@ -23,10 +23,4 @@ def check(config: LearnerConfig) -> list[str]:
         wrong.append("learner.optimizer=muon orthogonalises whole matrices: set learner.zero_stage=0")
     if config.ranks % config.expert_parallel:
         wrong.append(f"learner.expert_parallel={config.expert_parallel} must divide learner.ranks={config.ranks}")
-    if config.chunk_tokens and config.expert_parallel > 1:
-        wrong.append(
-            f"learner.chunk_tokens={config.chunk_tokens} gives ranks unequal numbers of chunks, and experts that are "
-            f"spread over learner.expert_parallel={config.expert_parallel} ranks meet in each: set "
-            "learner.expert_parallel=1 or learner.chunk_tokens=0"
-        )
     return wrong

@@ -79,7 +79,9 @@ class LearnerRank:
         self.policy.eval()  # dropout of a foreign model would part the learner from the engine
         if c.learner.balance and self.moe_shape is not None:
             enable_balancing(self.policy)
-        self.engine = build_engine(Scorer(self.policy, c.learner.chunk_tokens), self.policy, c.learner)
+        self.engine = build_engine(
+            Scorer(self.policy, c.learner.chunk_tokens, c.learner.expert_parallel > 1), self.policy, c.learner
+        )
         self.meeting.bound_all_groups()
         self.policy.refresh_quantized()
         self.trained = [p for p in self.policy.parameters() if p.requires_grad]

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.chunked import score_chunked
+from model.chunked import count_chunks, score_chunked
 from model.logprob import token_logprobs
 from model.mtp import mtp_sum
 from rl.batch import MicroBatch
+from rl.learner.distributed import max_over_ranks
 from rl.learner.replay import replayed
 from rl.learner.sight import see
 
@@ -38,10 +39,13 @@ class Scored:
 class Scorer(nn.Module):
     """The module that DeepSpeed drives: a policy that scores given tokens instead of returning all logits."""
 
-    def __init__(self, policy: Any, chunk_tokens: int = 0) -> None:
-        """chunk_tokens: compute the rows of longer batches in chunks of so many tokens; 0: never."""
+    def __init__(self, policy: Any, chunk_tokens: int = 0, together: bool = False) -> None:
+        """chunk_tokens: compute the rows of longer batches in chunks of so many tokens; 0: never.
+
+        together: experts are spread, so that all ranks run equally many chunks, or none.
+        """
         super().__init__()
-        self.policy, self.chunk_tokens = policy, chunk_tokens
+        self.policy, self.chunk_tokens, self.together = policy, chunk_tokens, together
 
     def forward(
         self,
@@ -63,11 +67,13 @@ class Scorer(nn.Module):
         images in a batch that is computed in chunks.
         """
         images = None if batch is None else see(self.policy, batch, input_ids)
-        if self.chunk_tokens and int(lengths.sum()) > self.chunk_tokens:
+        chunked, join = self._plan(lengths)
+        if chunked:
             if images is not None:
                 raise ValueError("rows with images are computed whole: set learner.chunk_tokens=0")
             places = (input_ids, lengths, at, source, temperature, routes, parents, picks)
-            return *score_chunked(self.policy, *places, chunk=self.chunk_tokens, score=self._score), None, None
+            how = {"chunk": self.chunk_tokens, "score": self._score, "join": join}
+            return *score_chunked(self.policy, *places, **how), None, None
         given = {"parents": parents, "picks": picks, "record_picks": record_picks or None, "images": images}
         out = self.policy(input_ids, lengths, routes, **{k: v for k, v in given.items() if v is not None})
         hidden = out.hidden.flatten(0, 1).index_select(0, source)
@@ -77,6 +83,17 @@ class Scorer(nn.Module):
             scored = torch.zeros_like(input_ids, dtype=torch.bool).flatten().index_fill_(0, at, True)
             mtp = mtp_sum(self.policy, out, input_ids, scored.view_as(input_ids))
         return logprob, entropy, out.routes, out.index_loss, mtp, out.picks
+
+    def _plan(self, lengths: Tensor) -> tuple[bool, int | None]:
+        """(whether to run in chunks, the number of them that all ranks run); the longest batch of any rank decides."""
+        if not self.chunk_tokens:
+            return False, None
+        chunked = int(lengths.sum()) > self.chunk_tokens
+        if not self.together:
+            return chunked, None
+        both = torch.tensor([int(chunked), count_chunks(lengths, self.chunk_tokens)])
+        some, most = max_over_ranks(both).tolist()
+        return bool(some), most
 
     def _score(self, hidden: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
         size = max(1, LOGIT_CELLS // self.policy.config.vocab_size)

@@ -53,10 +53,10 @@ def case(kind: str, tokens: int, n: int, seed: int) -> tuple[Tensor, Tensor, Ten
 )
 def test_is_a_stable_sort_of_the_visible_scores(kind: str, tokens: int, start: int, k: int, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        # Five queries and eight keys a tile, maxima of four scores.
-        patch.setattr(topk, "ROWS", {True: 5, False: 5})
+        # Tiles of eight keys, or twice as many as are chosen, and a few queries; spans of three tiles.
+        patch.setattr(topk, "WIDTH", {True: 8, False: 8})
         patch.setattr(topk, "CELLS", {True: 120, False: 120})
-        patch.setattr(topk, "GROUP", 4)
+        patch.setattr(topk, "TILES", 3)
         q, w, keys = case(kind, tokens, start + tokens, seed)
         scores = (torch.relu(q @ keys.mT) * w.unsqueeze(-1)).sum(1)
         assert chosen(topk.select_keys(q, w, keys, start, k)) == wanted(scores, start, k)

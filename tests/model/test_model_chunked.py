@@ -38,9 +38,9 @@ def test_what_is_kept_and_where_changes_nothing(changes: dict, how: dict) -> Non
 @pytest.mark.parametrize("variant", ["odd_k31", "k3", "k31"])
 def test_rows_that_share_a_beginning(variant: str) -> None:
     preset, changes = VARIANTS[variant]
-    lengths, parents = [13, 40, 8, 25, 70, 2, 9], [-1, 0, 0, 4, -1, -1, 5]
-    for chunk in (6, 33):
-        compare(build(preset, **changes), Case(lengths, parents, seed=chunk), chunk=chunk)
+    policy, case = build(preset, **changes), Case([7, 20, 4, 13, 37, 2, 9], [-1, 0, 0, 4, -1, -1, 5])
+    for chunk in (6, 18):
+        compare(policy, case, chunk=chunk)
 
 
 def test_rounded_experts_and_their_rounded_inputs() -> None:
@@ -69,6 +69,8 @@ def test_the_index_loss_is_that_of_whole_rows(variant: str, how: dict) -> None:
     enable_index_loss(policy)
     compare(policy, Case([45, 9]), chunk=16, **how)
     compare(policy, Case([13, 24, 8, 15, 20, 2, 9], [-1, 0, 0, 4, -1, -1, 5], seed=1), chunk=7, **how)
+    compare(policy, Case([45, 9], [-1, 0]), chunk=16, join=9, **how)  # chunks that only join have no part in the mean
+    compare(policy, Case([45, 9]), chunk=16, join=9, **how)
     early = Case([50])  # later chunks score nothing, but their index loss reaches the keys of earlier ones
     kept = early.source < 20
     early.at, early.source, early.temperature, early.grad = (
@@ -139,6 +141,34 @@ def test_without_gradients_nothing_is_kept() -> None:
     torch.testing.assert_close(logprob, want[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(entropy, want[1], rtol=0, atol=1e-12)
     assert torch.equal(routes, want[2])
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_chunks_that_only_join_change_nothing_and_differentiate_every_layer(replay: bool) -> None:
+    policy, case = build("tiny", index_topk=20), Case([40, 6, 3], [-1, 0, 0])
+    enable_balancing(policy)
+    policy.train()
+    case.source = case.source.clamp(max=9)  # later chunks have nothing to differentiate
+    routes = case.whole(policy)[2] if replay else None
+    calls = [[0, 0] for _ in policy.routers()]
+    for count, router in zip(calls, policy.routers(), strict=True):
+        router.register_forward_hook(lambda *_, count=count: count.__setitem__(0, count[0] + 1))
+        router.weight.register_hook(lambda _, count=count: count.__setitem__(1, count[1] + 1))
+    results = []
+    for join in (None, 9):
+        for router in policy.routers():
+            router.histogram.counts.zero_()
+        scored = case.chunked(policy, routes, chunk=8, join=join)
+        counts = [r.histogram.counts.clone() for r in policy.routers()]
+        before = [list(count) for count in calls]
+        results.append((*scored, *counts, *case.gradients(policy, scored[0]).values()))
+    assert chunked.count_chunks(case.lengths, 8) == 7
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    for now, then in zip(calls, before, strict=True):
+        assert now[0] - then[0] == 9  # run again in the backward pass,
+        assert now[1] - then[1] == 9 + 1  # which hands over a gradient of each chunk, and the sum
+    with pytest.raises(ValueError, match="join 6: the rows make 7 chunks"):
+        case.chunked(policy, chunk=8, join=6)
 
 
 def test_a_chunk_that_nothing_depends_on_is_not_differentiated() -> None:

@@ -23,10 +23,19 @@ CUT = replace(
     vocab_size=64,
     linear_attn_config=LinearAttnConfig(4, 16, kda_layers=(1,), full_attn_layers=(2,)),
 )
-MOE = "model.layers.1.block_sparse_moe"
+"""Both mixers, an indexer, a dense layer and one of experts: what has to be listed."""
+ONE = replace(
+    CUT,
+    num_hidden_layers=1,
+    first_k_dense_replace=0,
+    index_topk=None,
+    linear_attn_config=LinearAttnConfig(4, 16, kda_layers=(), full_attn_layers=(1,)),
+)
+"""What can be planted, at a fourth of the price."""
+MOE = "model.layers.0.block_sparse_moe"
 
 
-def policy(spec: QuantSpec | None = None, config: K3Config = CUT) -> Policy:
+def policy(spec: QuantSpec | None = None, config: K3Config = ONE) -> Policy:
     out = Policy(config, spec)
     out.reset_parameters()
     return out
@@ -34,10 +43,10 @@ def policy(spec: QuantSpec | None = None, config: K3Config = CUT) -> Policy:
 
 @pytest.mark.parametrize("spec", [QuantSpec(), QuantSpec("none", "mxfp8_e5m2", "floor")], ids=["mxfp4", "no weights"])
 def test_every_tensor_is_listed_and_all_sides_agree(spec: QuantSpec) -> None:
-    found = audit(policy(spec))
+    found = audit(policy(spec, CUT))
     check(found)
     rows = {r.tensor: r for r in found}
-    names = [name for name, _ in policy(spec).named_weights()]
+    names = [name for name, _ in policy(spec, CUT).named_weights()]
     assert list(rows)[: len(names)] == names
     for name in names:
         kind = spec.expert_weights if stored.is_expert(name) else "none"
@@ -47,7 +56,7 @@ def test_every_tensor_is_listed_and_all_sides_agree(spec: QuantSpec) -> None:
     unseen = [name for name in names if rows[name].trainer == "unseen"]
     assert unseen == [f"model.layers.0.self_attention_res_{x}.weight" for x in ("norm", "proj")]  # one source, no mix
     for what in ("w1, w3", "w2"):
-        row = rows[f"{MOE}.experts: inputs of {what}"]
+        row = rows[f"model.layers.1.block_sparse_moe.experts: inputs of {what}"]
         assert row.trainer == row.engine == spec.expert_activations
 
 
@@ -100,7 +109,7 @@ def test_a_trainer_that_rounds_another_tensor_is_found(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(MLA, "_output", rounded)
     rows = differing(policy())
-    row = rows["model.layers.1.self_attn.o_proj.weight"]
+    row = rows["model.layers.0.self_attn.o_proj.weight"]
     assert (row.trainer, row.exporter, row.engine) == ("mxfp4", "none", "none")
 
 
@@ -123,6 +132,6 @@ def test_a_layer_with_another_recipe_and_an_exporter_that_packs_less_are_found(m
 
 
 def test_an_expert_that_no_token_reached_is_not_called_covered() -> None:
-    rows = audit(policy(config=replace(CUT, num_experts=8)), rows=1)
+    rows = audit(policy(config=replace(ONE, num_experts=8)), rows=1)
     missed = [r for r in rows if "unseen" in (r.trainer, r.engine) and stored.is_expert(r.tensor)]
     assert missed and not any(r.agrees for r in missed)
