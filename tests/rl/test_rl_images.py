@@ -35,13 +35,16 @@ def refused(*overrides: str) -> list[str]:
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (["envs.names=[sight/squares]"], "sight/squares shows images.*set model.vision"),
+        (["envs.names=[sight/squares]"], "sight/squares shows images.*set model.vision=tiny"),
         (["+experiment=hf_tiny", "envs.names=[sight/squares]"], "sight/squares shows images.*take model.kind=k3"),
         (["+experiment=hf_tiny", "model.vision=tiny"], "model.vision=tiny.*set model.vision=none"),
         (["model.vision=large"], "'large' is not one of none, tiny"),
         (["model.vision=tiny", "learner.train_vision=some"], "'some' is not one of none, projector, all"),
         (["model=k3", "model.vision=tiny"], "has a vision tower of its own"),
-        (["model=k3", "envs.names=[sight/squares]", "policy.init=scratch"], "other ids for the marks of images"),
+        (
+            ["model=k3", "envs.names=[sight/squares]", "policy.init=scratch"],
+            "media_placeholder_token_id is another token",
+        ),
         (["model.vision=tiny", "learner.chunk_tokens=64", "learner.expert_parallel=1"], "rows with images are whole"),
     ],
 )
