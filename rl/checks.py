@@ -365,6 +365,8 @@ def check_environments(config: Config) -> list[Check]:
     shown = [s.id for s in specs if s.needs_vision]
     if shown and (why := blind(config)):
         fail.append(f"{', '.join(shown)} shows images, which this policy does not see: {why}, or leave it out")
+    if shown and config.learner.chunk_tokens:
+        fail.append(f"{', '.join(shown)} shows images, and chunks are of text: set learner.chunk_tokens=0")
     for s in specs:
         if not set(s.efforts) & set(on):
             fail.append(f"{s.id} allows {', '.join(s.efforts)}, none of which is enabled: exclude it")
@@ -431,11 +433,11 @@ def check_sight(config: Config) -> list[Check]:
         return [Check(Verdict.PASS, "images", "none: the policy has no vision tower")]
     return [
         either(
-            learner.chunk_tokens > 0,
+            learner.chunk_tokens > 0 and learner.train_vision != "none",
             Verdict.FAIL,
             "images",
-            f"learner.chunk_tokens={learner.chunk_tokens}: chunks are of text, rows with images are whole; set "
-            "learner.chunk_tokens=0",
+            f"learner.chunk_tokens={learner.chunk_tokens}: what sees is trained on whole rows only; set "
+            "learner.chunk_tokens=0, or learner.train_vision=none for a run on text",
             f"seen; learner.train_vision={learner.train_vision}",
         )
     ]

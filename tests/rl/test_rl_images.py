@@ -45,7 +45,8 @@ def refused(*overrides: str) -> list[str]:
             ["model=k3", "envs.names=[sight/squares]", "policy.init=scratch"],
             "media_placeholder_token_id is another token",
         ),
-        (["model.vision=tiny", "learner.chunk_tokens=64", "learner.expert_parallel=1"], "rows with images are whole"),
+        (["model.vision=tiny", "learner.chunk_tokens=64", "learner.expert_parallel=1"], "trained on whole rows only"),
+        (["+experiment=sight", "learner.chunk_tokens=64", "learner.train_vision=none"], "chunks are of text"),
     ],
 )
 def test_what_cannot_be_seen_is_refused_before_anything_starts(overrides: list[str], why: str) -> None:
@@ -56,6 +57,8 @@ def test_what_cannot_be_seen_is_refused_before_anything_starts(overrides: list[s
 
 def test_a_policy_that_sees_takes_images_and_the_default_run_none() -> None:
     assert refused("+experiment=sight") == []
+    text = ("envs=primer", "learner.chunk_tokens=64", "learner.expert_parallel=1", "learner.train_vision=none")
+    assert refused("model.vision=tiny", *text) == [], "a tower is no hindrance to text"
     default, seeing = compose([]), compose(["model.vision=tiny"])
     assert not sees(default.model) and sees(seeing.model)
     assert "sight/squares" in {s.id for s in selected(seeing)[0]} - {s.id for s in selected(default)[0]}
