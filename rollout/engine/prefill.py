@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from model.vision import Placed
+from model.vision import Placed
 
 MAX_TOKENS = 4096
 """Padded tokens of one call: bounds its activations, and the time for which decoding stands still."""
@@ -80,11 +79,7 @@ def _call(
     lengths = torch.tensor([len(p) for p in prompts])
     call = policy.prefill if from_empty else policy.extend
     given = [(i, image) for i, image in enumerate(images) if image is not None]
-    shown = {}
-    if given:
-        from model.vision import Placed
-
-        shown = {"images": Placed.join(given)}
+    shown = {"images": Placed.join(given)} if given else {}
     last, routes = call(torch.from_numpy(ids), lengths, state, torch.tensor(rows), **shown)
     table = routes.to(torch.int32).cpu().numpy().astype(np.uint16)
     return last, [table[i, : len(p)] for i, p in enumerate(prompts)]
