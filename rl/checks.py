@@ -385,7 +385,6 @@ def check_efforts(config: Config) -> list[Check]:
 def check_environments(config: Config) -> list[Check]:
     """Whether the mixture exists, has the efforts and levels asked for, and fits the context."""
     from environments.catalogue import CATALOGUE, resolve
-    from rollout.worker import load_chat
 
     try:
         specs, left_out = selected(config)
@@ -397,17 +396,11 @@ def check_environments(config: Config) -> list[Check]:
         if not any(fnmatchcase(id, pattern) for id in (*CATALOGUE, *limits)):
             fail.append(f"envs.weights names {pattern!r}, which matches no environment")
     on = enabled_efforts(config)
-    blind = [s.id for s in specs if s.needs_vision and not sees(config.model)]
-    if blind:
-        why = (
-            "a Hugging Face policy reads text: take model.kind=k3" if config.model.kind == "hf" else "set model.vision"
-        )
-        fail.append(f"{', '.join(blind)} shows images, which this policy does not see ({why}), or leave it out")
-    elif any(s.needs_vision for s in specs) and load_chat(config).image_id is None:
-        fail.append(
-            "the vocabulary has other ids for the marks of images than media_placeholder_token_id says: leave "
-            "environments with images out, or take model.preset=tiny with model.vision=tiny"
-        )
+    shown = [s.id for s in specs if s.needs_vision]
+    if shown and (why := blind(config)):
+        fail.append(f"{', '.join(shown)} shows images, which this policy does not see: {why}, or leave it out")
+    if shown and config.learner.chunk_tokens:
+        fail.append(f"{', '.join(shown)} shows images, and chunks are of text: set learner.chunk_tokens=0")
     for s in specs:
         if not set(s.efforts) & set(on):
             fail.append(f"{s.id} allows {', '.join(s.efforts)}, none of which is enabled: exclude it")
@@ -436,7 +429,20 @@ def selected(config: Config) -> tuple[list[EnvSpec], list[tuple[str, str]]]:
     """The environments that the run draws from, and an audit of those left out; raises as `select` does."""
     from environments.catalogue import select
 
-    return select(config.envs.names, config.envs.exclude, config.controls.exclude_tags, sees(config.model))
+    return select(config.envs.names, config.envs.exclude, config.controls.exclude_tags, not blind(config))
+
+
+def blind(config: Config) -> str:
+    """Why the configured policy can be shown no images, as what to change; empty if it can."""
+    from rollout.worker import load_chat
+
+    if config.model.kind == "hf":
+        return "a Hugging Face policy reads text, take model.kind=k3 with model.vision"
+    if not sees(config.model):
+        return "set model.vision=tiny"
+    if load_chat(config).image_id is None:
+        return "its media_placeholder_token_id is another token in the vocabulary, take model=tiny model.vision=tiny"
+    return ""
 
 
 def sees(model: ModelConfig) -> bool:
@@ -461,11 +467,11 @@ def check_sight(config: Config) -> list[Check]:
         return [Check(Verdict.PASS, "images", "none: the policy has no vision tower")]
     return [
         either(
-            learner.chunk_tokens > 0,
+            learner.chunk_tokens > 0 and learner.train_vision != "none",
             Verdict.FAIL,
             "images",
-            f"learner.chunk_tokens={learner.chunk_tokens}: chunks are of text, rows with images are whole; set "
-            "learner.chunk_tokens=0",
+            f"learner.chunk_tokens={learner.chunk_tokens}: what sees is trained on whole rows only; set "
+            "learner.chunk_tokens=0, or learner.train_vision=none for a run on text",
             f"seen; learner.train_vision={learner.train_vision}",
         )
     ]

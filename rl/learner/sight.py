@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.image import ImageSpec, Picture, preprocess
 from model.vision import Placed, place
-from rl.batch import Image, MicroBatch
+from rl.batch import MicroBatch
 
 TRAINED = {"none": (False, False), "projector": (False, True), "all": (True, True)}
 """`learner.train_vision`: whether tower and projector are trained."""
@@ -39,8 +39,8 @@ def see(policy: Any, batch: MicroBatch, ids: Tensor) -> Placed | None:
     if not images:
         trains = any(p.requires_grad for part in policy.seeing_parts() for p in part.parameters())
         return _nothing(policy) if trains and torch.is_grad_enabled() else None
-    vision = policy.config.vision
-    pictures = {i.hash: _picture(i, ImageSpec.of(vision)) for i in images}
+    spec = ImageSpec.of(policy.config.vision)
+    pictures = {i.hash: _cut(i.hash, i.file, spec) for i in images}
     patches = torch.cat([torch.from_numpy(p.patches) for p in pictures.values()]).to(ids.device)
     rows = policy.see(patches, [p.grid for p in pictures.values()])
     of = dict(zip(pictures, rows.split([p.tokens for p in pictures.values()]), strict=True))
@@ -62,9 +62,5 @@ def _nothing(policy: Any) -> Placed:
 
 @lru_cache(maxsize=256)
 def _cut(hash: str, file: bytes, spec: ImageSpec) -> Picture:
+    """An image as the tower reads it: cut once a step, however many micro-batches show it."""
     return preprocess(file, spec, f"image {hash}")
-
-
-def _picture(image: Image, spec: ImageSpec) -> Picture:
-    """The image as the tower reads it; an image of a step is cut once however many rows show it."""
-    return _cut(image.hash, image.file, spec)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from model.vision import Placed
 from rollout.picks import stored
-
-if TYPE_CHECKING:
-    from model.vision import Placed
 
 MAX_TOKENS = 4096
 """Padded tokens of one call: bounds its activations, and the time for which decoding stands still."""
@@ -94,8 +92,6 @@ def _call(
     more: dict[str, Any] = {} if chosen is None else {"picks": chosen}
     given = [(i, image) for i, image in enumerate(images) if image is not None]
     if given:
-        from model.vision import Placed
-
         more["images"] = Placed.join(given)
     last, routes = call(torch.from_numpy(ids), lengths, state, torch.tensor(rows), **more)
     table = routes.to(torch.int32).cpu().numpy().astype(np.uint16)

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from environments.catalogue import resolve
 from environments.images import image_file, image_parts
 from model.build import build_policy
 from model.checkpoint_config import architecture
 from model.config import K3Config
+from model.quant import QuantSpec
 from rewards.efforts import Effort
+from rl.batch import Image, MicroBatch, Row
 from rl.checks import sees, selected
 from rl.compose import compose
 from rl.learner import initial, weights
+from rl.learner.scoring import Scorer, score
 from rl.learner.sight import freeze_sight
 from rl.plan import plan
 from rl.policy_size import policy_size
 from rl.runlog import RunLog
+from rollout.engine.base import GenerateRequest
+from rollout.engine.native import NativeEngine
+from rollout.engine.weights import describe
+from rollout.images import places
+from rollout.trajectory import Sampling
 from rollout.worker import load_chat
 
 GB = 10**9
@@ -35,14 +45,18 @@ def refused(*overrides: str) -> list[str]:
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (["envs.names=[sight/squares]"], "sight/squares shows images.*set model.vision"),
+        (["envs.names=[sight/squares]"], "sight/squares shows images.*set model.vision=tiny"),
         (["+experiment=hf_tiny", "envs.names=[sight/squares]"], "sight/squares shows images.*take model.kind=k3"),
         (["+experiment=hf_tiny", "model.vision=tiny"], "model.vision=tiny.*set model.vision=none"),
         (["model.vision=large"], "'large' is not one of none, tiny"),
         (["model.vision=tiny", "learner.train_vision=some"], "'some' is not one of none, projector, all"),
         (["model=k3", "model.vision=tiny"], "has a vision tower of its own"),
-        (["model=k3", "envs.names=[sight/squares]", "policy.init=scratch"], "other ids for the marks of images"),
-        (["model.vision=tiny", "learner.chunk_tokens=64", "learner.expert_parallel=1"], "rows with images are whole"),
+        (
+            ["model=k3", "envs.names=[sight/squares]", "policy.init=scratch"],
+            "media_placeholder_token_id is another token",
+        ),
+        (["model.vision=tiny", "learner.chunk_tokens=64", "learner.expert_parallel=1"], "trained on whole rows only"),
+        (["+experiment=sight", "learner.chunk_tokens=64", "learner.train_vision=none"], "chunks are of text"),
     ],
 )
 def test_what_cannot_be_seen_is_refused_before_anything_starts(overrides: list[str], why: str) -> None:
@@ -53,6 +67,8 @@ def test_what_cannot_be_seen_is_refused_before_anything_starts(overrides: list[s
 
 def test_a_policy_that_sees_takes_images_and_the_default_run_none() -> None:
     assert refused("+experiment=sight") == []
+    text = ("envs=primer", "learner.chunk_tokens=64", "learner.expert_parallel=1", "learner.train_vision=none")
+    assert refused("model.vision=tiny", *text) == [], "a tower is no hindrance to text"
     default, seeing = compose([]), compose(["model.vision=tiny"])
     assert not sees(default.model) and sees(seeing.model)
     assert "sight/squares" in {s.id for s in selected(seeing)[0]} - {s.id for s in selected(default)[0]}
@@ -80,6 +96,42 @@ def test_a_text_start_under_a_new_tower_is_the_start_beside_fresh_eyes() -> None
     whole = {n: w.numpy() + 1 for n, w in after.items()}
     own = dict(weights.owned_weights(policy))
     assert initial.with_fresh_sight(whole, own, (512, 513, 514, 515)) is whole, "a start that sees stays as it is"
+
+
+def test_the_learner_scores_what_the_engine_sampled_behind_the_same_pixels() -> None:
+    """In one process, float32; rows share their prompt and its images. Pixels that are not the engine's are far off."""
+    policy = build_policy("k3", "tiny", quant=QuantSpec("mxfp4", "none"), seed=2, vision="tiny")
+    engine = NativeEngine(build_policy("k3", "tiny", quant=QuantSpec("mxfp4", "none"), vision="tiny"), 16, 128)
+    start = {n: w.numpy().copy() for n, w in policy.named_weights()}
+    engine.load(describe(1, start), start)
+    chat, rows = load_chat(compose(["model.vision=tiny"])), []
+    for index in range(3):
+        task = resolve("sight/squares").task("train", index, 2)
+        ids = np.array(chat.render_prompt(task.prompt), np.int32)
+        (place,), (part,) = places(task.prompt, ids, chat.image_id), image_parts(task.prompt)
+        seeds = tuple(Sampling(1.0, 24, seed) for seed in range(4))
+        engine.submit(GenerateRequest(f"{index}", ids, seeds, images=(image_file(part),)))
+        done = []
+        while engine.busy:
+            done += engine.step()
+        for i, g in enumerate(done[0][1]):
+            mask = np.arange(len(ids) + len(g.token_ids)) >= len(ids)
+            behaviour = np.concatenate([np.zeros(len(ids), np.float32), g.logprobs])
+            routes = np.concatenate([g.prompt_routes, g.routes]).astype(np.uint16).view(np.int16)
+            image = Image(part["image"], place.at, place.tokens, image_file(part))
+            tokens = np.concatenate([ids, g.token_ids])
+            ones = np.ones(len(mask), np.float32)
+            rows.append(Row(f"{index}/{i}", tokens, mask, behaviour, ones, routes, 1.0, 0, (image,)))
+
+    def gap(rows: list[Row]) -> float:
+        batch = MicroBatch.of(rows, share=True)
+        with torch.no_grad():
+            got = score(Scorer(policy), batch, True, torch.device("cpu")).logprob.numpy()
+        return float(np.abs(got - batch.behaviour)[batch.mask].mean())
+
+    assert gap(rows) < 1e-6
+    others = [r.images for r in rows[4:] + rows[:4]]
+    assert gap([replace(r, images=i) for r, i in zip(rows, others, strict=True)]) > 1e-3
 
 
 @pytest.mark.parametrize(("trained", "want"), [("none", (0, 0)), ("projector", (0, 3)), ("all", (15, 3))])

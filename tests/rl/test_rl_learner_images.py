@@ -12,6 +12,8 @@ import pytest
 from learner_processes import Outcome, launch
 
 SEEING = ("vision_tower.", "mm_projector.")
+SPREADS = ((1, 1), (2, 0), (2, 1), (2, 2))
+"""Expert parallelism and ZeRO stage."""
 
 
 def images(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def images(rank: int, meeting: Any, folder: Path) -> dict[str, Any]:
         [MicroBatch.idle(), MicroBatch.of(pictured[2:3]), MicroBatch.idle()],
     ]
     none = [[MicroBatch.of(text[:3])], [MicroBatch.of(text[3:])]]
-    for ep, zero in ((1, 0), (1, 1), (2, 0), (2, 1), (2, 2)):
+    for ep, zero in SPREADS:
         learner = start(learner__expert_parallel=ep, learner__zero_stage=zero, learner__train_vision="all")
         for name, parts in (("all_here", all_here), ("crossed", crossed)):
             got, metrics = gradient(learner, parts, mixed)
@@ -101,7 +103,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return first
 
 
-SPREAD = [f"ep{e}_zero{z}" for e, z in ((1, 0), (1, 1), (2, 0), (2, 1), (2, 2))]
+SPREAD = [f"ep{e}_zero{z}" for e, z in SPREADS]
 
 
 @pytest.mark.parametrize("spread", SPREAD)
