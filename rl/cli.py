@@ -73,7 +73,7 @@ def _main(arguments: list[str]) -> int:
         return args.run(args)
     except UserError as error:
         print(f"jointrl: {error}", file=sys.stderr)
-        return 2
+        return error.code
     except KeyboardInterrupt:
         print("jointrl: interrupted", file=sys.stderr)
         return 130

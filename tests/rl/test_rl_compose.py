@@ -163,3 +163,11 @@ def test_nearest_prefers_the_same_section_and_whole_words() -> None:
 def test_common_slips_of_writing_are_told_how_to_write_it(word: str, what: str) -> None:
     with pytest.raises(UserError, match=re.escape(what)):
         compose([word])
+
+
+@pytest.mark.parametrize("name", ["1e5", "007", "1_000", "true", "0.10"])
+def test_a_name_that_reads_as_a_number_stays_a_name(name: str) -> None:
+    """A run is found again under the name that was typed; numbers stay numbers, and null is no text."""
+    assert compose([f"run.name={name}", "learner.lr=1e-5"]).run.name == name
+    assert compose(["learner.lr=1e-5"]).learner.lr == 1e-5 and compose(["model.path=null"]).model.path is None
+    assert [compose(job).run.name for job in expand([f"run.name={name},b"])] == [name, "b"]

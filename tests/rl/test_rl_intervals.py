@@ -30,11 +30,24 @@ def test_the_paired_interval_covers_the_truth() -> None:
     held = 0
     for _ in range(1000):
         a, b = rng.random(12) < 0.4, rng.random(12) < 0.6
-        centre, half = paired([float(x) for x in b.astype(int) - a.astype(int)])
+        centre, half = paired([[float(x)] for x in b.astype(int) - a.astype(int)])
         held += abs(centre - 0.2) <= half
     assert held >= 930
-    assert paired([0.0] * 8)[1] > 0.1, "eight ties prove little"
-    assert paired([1.0, 0.0, 0.0, 0.0]) == pytest.approx((1 / 6, 1.96 * ((2 / 6 - 1 / 36) / 6) ** 0.5))
+    assert paired([[0.0]] * 8)[1] > 0.1, "eight ties prove little"
+    assert paired([[1.0], [0.0], [0.0], [0.0]]) == pytest.approx((1 / 6, 1.96 * ((2 / 6 - 1 / 36) / 6) ** 0.5))
+
+
+def test_differences_of_one_task_count_as_one() -> None:
+    """Three efforts of a task that always go together tell no more than one of them."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(500):
+        tasks = rng.choice([-1.0, 0.0, 1.0], 40, p=[0.2, 0.4, 0.4])
+        centre, half = paired([[d, d, d] for d in tasks])
+        held += abs(centre - 0.2) <= half
+    assert held >= 450, "as if 120 independent tasks had been seen"
+    alone, together = paired([[d] for d in tasks for _ in "abc"]), paired([[d, d, d] for d in tasks])
+    assert alone[0] == together[0] and together[1] == pytest.approx(3**0.5 * alone[1], rel=0.02)
 
 
 def test_an_evaluation_counts_graded_rows_and_gives_true_bounds() -> None:

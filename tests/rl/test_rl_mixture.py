@@ -126,6 +126,11 @@ def test_held_out_pairs_are_fixed_even_and_never_trained() -> None:
     assert set(Counter(t.environment for t, _ in pairs).values()) == {18}
     assert set(Counter(e for _, e in pairs).values()) == {18}
     assert set(Counter(t.level for t, _ in pairs).values()) == {27}
+    efforts: dict[str, list[Effort]] = {}
+    for task, effort in pairs:
+        efforts.setdefault(task.id, []).append(effort)
+    assert all(found == [Effort.LOW, Effort.HIGH, Effort.MAX] for found in efforts.values()), "compared on one task"
+    assert len(efforts) == 18
     m = Mixture(config, toys())
     trained = {prompt_key(m.order(2).task.prompt) for _ in range(3000)}
     assert trained.isdisjoint(prompt_key(t.prompt) for t, _ in pairs)
