@@ -409,3 +409,9 @@ def test_a_reader_that_has_gone_does_not_end_a_run(tmp_path: Path) -> None:
     process.wait(60)
     events = [e["event"] for e in runfiles.read(tmp_path / "run" / "events.jsonl")]
     assert "alert" in events and events[-1] == "finished", said
+
+
+def test_half_a_pair_of_surrogates_is_written_and_read_back(tmp_path: Path) -> None:
+    """An environment's text may hold what UTF-8 does not: the log of a run does not end the run for it."""
+    runfiles.append(tmp_path / "rows.jsonl", [{"error": "a\ud800b\u2603"}])
+    assert runfiles.read(tmp_path / "rows.jsonl") == [{"error": "a\ud800b\u2603"}]
