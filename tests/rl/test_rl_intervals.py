@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rl import evaluate
+from rl import evaluate, report
 from rl.intervals import paired, wilson
 
 
@@ -56,3 +56,18 @@ def test_an_evaluation_counts_graded_rows_and_gives_true_bounds() -> None:
     out = evaluate.summary(rows)
     assert (out["n"], out["masked"], out["solve/all"]) == (4, 2, 1.0)
     assert (out["ci_low/all"], out["ci_high/all"]) == wilson(4, 4) == pytest.approx((0.5101, 1.0), abs=1e-3)
+
+
+def test_a_report_counts_a_task_once_however_many_efforts_it_was_asked_at() -> None:
+    def rows(right: int, name: str) -> list[report.Row]:
+        base = {"environment": "a/x", "purpose": "sampled", "tokens": 5}
+        return [
+            {**base, "effort": effort, "task_id": f"{i}{name and effort}", "reward": float(i < right)}
+            for i in range(40)
+            for effort in ("low", "high", "max")
+        ]
+
+    same, apart = (report.compare(rows(10, name), rows(20, name)) for name in ("", "own"))
+    assert same is not None and apart is not None
+    assert (same.tasks, same.gain) == (apart.tasks, apart.gain) == (120, 0.25)
+    assert same.half == pytest.approx(3**0.5 * apart.half, rel=0.05)
