@@ -215,7 +215,10 @@ class Episode:
         begin = time.monotonic()
         try:
             conversation = [*self.conversation[:-1], good]
-            step = await aside(env.id, partial(env.step, task, conversation), self.sandbox, left)
+            act = partial(env.step, task, conversation)
+            # A single turn's step is ours and blocks nobody: going aside costs some 0.2 ms.
+            ours = type(env).step is Environment.step
+            step = await (act(self.sandbox) if ours else aside(env.id, act, self.sandbox, left))
         except TimeoutError:
             return None
         except LimitExceeded as e:
