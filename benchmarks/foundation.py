@@ -134,7 +134,7 @@ def runs(names: list[str], control: str) -> list[dict[str, Any]]:
             text = "low < high < max, max >= 1.5 low"
             out.append(line(f"{name}: median output tokens low, high, max", lengths, text, "tokens", ordered, command))
             rates = [round(100 * c.after, 1) for c in (low, high, top)]
-            slack = [interval(a, b) for a, b in ((low, high), (high, top))]
+            slack = [interval(after, *pair) for pair in (("low", "high"), ("high", "max"))]
             fits = rates[1] >= rates[0] - slack[0] and rates[2] >= rates[1] - slack[1]
             text = f"max >= high >= low within {slack[1]:.1f} and {slack[0]:.1f}"
             out.append(line(f"{name}: accuracy low, high, max", rates, text, "%", fits, command))
@@ -214,9 +214,19 @@ def curves(names: list[str]) -> None:
     print(f"wrote {path}")
 
 
-def interval(a: report.Change, b: report.Change) -> float:
-    """Half-width, in points, of the 95 % interval of the difference of two solve rates on different tasks."""
-    return 196 * sum(c.after * (1 - c.after) / c.tasks for c in (a, b)) ** 0.5
+def interval(rows: list[report.Row], *efforts: str) -> float:
+    """Half-width, in points, of the 95 % interval of the difference of two efforts' sampled solve rates.
+
+    Paired by task: what both efforts find easy or hard is no part of it. Tasks of one effort alone add their own
+    variance, p (1 - p) / n.
+    """
+    parts: dict[str, float] = {}
+    for effort, sign in zip(efforts, (1, -1), strict=True):
+        kept = [r for r in rows if (r["effort"], r["purpose"]) == (effort, "sampled") and r["reward"] is not None]
+        rate = statistics.fmean(r["reward"] >= 1.0 for r in kept)
+        for r in kept:
+            parts[r["task_id"]] = parts.get(r["task_id"], 0.0) + sign * ((r["reward"] >= 1.0) - rate) / len(kept)
+    return 196 * sum(part * part for part in parts.values()) ** 0.5
 
 
 def cli() -> list[dict[str, Any]]:

@@ -6,17 +6,18 @@ and the verdict, given on the agent's frozen files in a fresh sandbox. `rollout/
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from environments.aside import BlockedError, aside
 from environments.base import Environment, Step, Style
 from environments.sandbox.api import LimitExceeded, Sandbox, SandboxError, SandboxFactory
 from environments.task import Message, Task, Tool
-from rewards.grade import Grade, GradeStatus
+from rewards.grade import Grade, GradeStatus, brief
 
 Policy = Callable[[Task, list[Message], list[Tool]], Message | Awaitable[Message]]
 """Answers a conversation with the next assistant message."""
@@ -91,12 +92,13 @@ async def run_episode(env: Environment, task: Task, policy: Policy, sandboxes: S
     try:
         if env.needs_sandbox and sandboxes is not None:
             sandbox = await sandboxes.create(task.id)
-            await asyncio.wait_for(env.start(task, sandbox), task.limits.seconds)
+            await aside(env.id, partial(env.start, task), sandbox, task.limits.seconds)
         await _turns(env, episode, policy, sandbox)
         snapshot = await sandbox.snapshot() if sandbox is not None else None
     except Exception as error:
-        episode.error = f"{type(error).__name__}: {error}"
-        episode.grade = Grade.failed(GradeStatus.INFRA_ERROR, episode.error)
+        episode.error = brief(error)
+        status = GradeStatus.BLOCKED if isinstance(error, BlockedError) else GradeStatus.INFRA_ERROR
+        episode.grade = Grade.failed(status, episode.error)
     finally:
         if sandbox is not None:
             await sandbox.close()
@@ -116,7 +118,8 @@ async def _turns(env: Environment, episode: Episode, policy: Policy, sandbox: Sa
         episode.conversation.append(message)
         begin = time.monotonic()
         try:
-            step = await asyncio.wait_for(env.step(task, list(episode.conversation), sandbox), left)
+            heard = list(episode.conversation)
+            step = await aside(env.id, partial(env.step, task, heard), sandbox, left)
         except TimeoutError:
             episode.stop = "seconds"
             return
@@ -141,16 +144,18 @@ async def _verdict(env: Environment, episode: Episode, sandboxes: SandboxFactory
     try:
         if sandboxes is not None:
             place = await sandboxes.create(episode.task.id, snapshot)
-        grading = env.grade(episode.task, list(episode.conversation), place)
-        grade = await asyncio.wait_for(grading, episode.task.limits.seconds)
+        task, said = episode.task, list(episode.conversation)
+        grade = await aside(env.id, partial(env.grade, task, said), place, task.limits.seconds)
         if not isinstance(grade, Grade):
             raise TypeError(f"{type(env).__name__}.grade returned {type(grade).__name__}, not a Grade")
         return grade
     except TimeoutError:
         return Grade.failed(GradeStatus.GRADER_TIMEOUT, f"no verdict in {episode.task.limits.seconds:.0f} s")
+    except BlockedError as error:
+        return Grade.failed(GradeStatus.BLOCKED, str(error))
     except Exception as error:
         status = GradeStatus.INFRA_ERROR if isinstance(error, SandboxError) else GradeStatus.GRADER_ERROR
-        return Grade.failed(status, f"{type(error).__name__}: {error}")
+        return Grade.failed(status, brief(error))
     finally:
         if place is not None:
             await place.close()

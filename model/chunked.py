@@ -291,8 +291,8 @@ def score_chunked(
     zero: ranks that meet in every layer (experts are spread) are given the same number.
     Returns (log-probs [M], entropies [M] without gradient, routes that were used [B, T, L_moe, K], -1 at pads, the
     index loss as `Hidden.index_loss`).
-    Raises ValueError for a chunk below 1, a dense index loss, an enabled MTP layer, a source at a pad, wrong picks, or a
-    `join` that is too small.
+    Raises ValueError for a chunk below 1, a dense index loss, an enabled MTP layer, a source at a pad, wrong picks, or
+    a `join` that is too small.
     """
     if chunk < 1:
         raise ValueError(f"chunk {chunk}: must be at least 1 token")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,13 +24,25 @@ class GradeStatus(StrEnum):
     """The grader itself failed: no reward, the sample is masked."""
     GRADER_TIMEOUT = "grader_timeout"
     """The grader did not answer in time: no reward, the sample is masked."""
+    BLOCKED = "blocked"
+    """The environment's code never yielded (a loop, a blocking call): no reward, the sample is masked."""
     INFRA_ERROR = "infra_error"
     """Sandbox, engine or worker failed: no reward, the sample is masked."""
 
     @property
     def has_reward(self) -> bool:
         """Whether a grade of this status votes in its group."""
-        return self not in (GradeStatus.GRADER_ERROR, GradeStatus.GRADER_TIMEOUT, GradeStatus.INFRA_ERROR)
+        return self in (GradeStatus.CORRECT, GradeStatus.PARTIAL, GradeStatus.WRONG, GradeStatus.UNPARSED)
+
+
+_BRIEF = 2000
+"""Characters of an error that are kept: it is stored with every sample that met it."""
+
+
+def brief(error: BaseException) -> str:
+    """The error's type and message in one text of at most _BRIEF characters."""
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]} ... ({len(text)} characters)"
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,8 @@ class Grade:
     """Outcome reward in [0, 1], or None where the infrastructure failed (masked, never 0).
 
     `parts` are named components for the log, `evidence` is what the grader read (JSON values).
-    Raises ValueError if reward and status contradict each other or the reward is not finite in [0, 1].
+    Raises ValueError if reward and status contradict each other or the reward is not finite in [0, 1], TypeError for
+    evidence that JSON cannot hold: a log that nobody can write would end the run.
     """
 
     reward: float | None
@@ -50,6 +64,8 @@ class Grade:
             raise TypeError(f"status must be a GradeStatus, not {self.status!r}: GradeStatus.CORRECT, for one")
         if self.status.has_reward != (self.reward is not None):
             raise ValueError(f"a grade with status {self.status} cannot have reward {self.reward}")
+        if self.evidence:
+            json.dumps(self.evidence)
         if self.reward is not None and not (math.isfinite(self.reward) and 0.0 <= self.reward <= 1.0):
             raise ValueError(f"reward must be finite in [0, 1], got {self.reward}")
 

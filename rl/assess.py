@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rewards.grade import GradeStatus
 from rl.algorithms import ADVANTAGES
 from rl.batch import trainable
 from rl.config import Config
@@ -81,7 +82,7 @@ def assess(group: Group, reward: EffortReward, base_length: float, step: int, co
 
 
 def ungraded(groups: list[Assessed]) -> dict[str, str]:
-    """Environments of which no sample was valid, and what the first of them says."""
+    """Environments of which no sample was valid, or whose code blocked, and what the first such sample says."""
     samples: dict[str, list[tuple[bool, Trajectory]]] = {}
     for a in groups:
         pairs = zip(a.valid, a.group.trajectories, strict=True)
@@ -93,6 +94,9 @@ def ungraded(groups: list[Assessed]) -> dict[str, str]:
             told = first.grade.evidence.get("error") if first.grade else None
             why = told or first.error or f"it ended as {first.stop}"
             out[environment] = f"none of {len(rows)} samples has a grade, and none is trained on; the first: {why}"
+        elif blocked := [g for _, t in rows if (g := t.grade) and g.status is GradeStatus.BLOCKED]:
+            why = blocked[0].evidence["error"]
+            out[environment] = f"{len(blocked)} of {len(rows)} samples are masked; the first: {why}"
     return out
 
 

@@ -5,6 +5,7 @@ The old ones stay until the new one verifies; `latest` skips what does not verif
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,6 +13,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from rl import disk
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -25,22 +28,31 @@ class CheckpointError(RuntimeError):
 def save(root: Path, step: int, write: Callable[[Path], None], state: dict[str, Any], keep: int = 2) -> Path:
     """Write `root/step_{step}`: `write(folder)` puts the learners' files there, `state` is stored as state.json.
 
-    Only after the new folder has been renamed into place and verified are the oldest beyond `keep` deleted.
+    Only after the new folder has been renamed into place and verified are the oldest beyond `keep` deleted. Raises
+    OSError (ENOSPC), before anything is written, where the disk has no room for one as large as the last.
     """
     root.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(state)
+    need = len(text) + sum(_size(folder) for folder in _folders(root)[-1:])
+    if (left := disk.free(root)) < need:
+        raise OSError(errno.ENOSPC, f"a checkpoint takes {need:,} bytes, and {left:,} are free", str(root))
     final = root / f"step_{step:06d}"
     tmp = root / f".tmp-{final.name}-{os.getpid()}"
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir()
-    write(tmp)
-    (tmp / "state.json").write_text(json.dumps(state))
-    files = {}
-    for path in sorted(p for p in tmp.rglob("*") if p.is_file()):
-        files[str(path.relative_to(tmp))] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        _fsync(path)
-    (tmp / MANIFEST).write_text(json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1))
-    _fsync(tmp / MANIFEST)
-    verify(tmp)
+    try:
+        write(tmp)
+        (tmp / "state.json").write_text(text)
+        files = {}
+        for path in sorted(p for p in tmp.rglob("*") if p.is_file()):
+            files[str(path.relative_to(tmp))] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+            _fsync(path)
+        (tmp / MANIFEST).write_text(json.dumps({"format": FORMAT, "step": step, "files": files}, indent=1))
+        _fsync(tmp / MANIFEST)
+        verify(tmp)
+    except BaseException:
+        shutil.rmtree(tmp, ignore_errors=True)  # where the disk is full, the log can still say so
+        raise
     if final.exists():  # a resumed run passes the same step again: the newer attempt wins
         os.rename(final, root / f".tmp-old-{final.name}")
     os.rename(tmp, final)
@@ -101,6 +113,10 @@ def load_state(folder: Path) -> dict[str, Any]:
 def _folders(root: Path) -> list[Path]:
     """Oldest first; a folder that someone renamed (step_000007.old) is not one."""
     return sorted((p for p in root.glob("step_*") if p.name[5:].isdecimal()), key=lambda p: int(p.name[5:]))
+
+
+def _size(folder: Path) -> int:
+    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file())
 
 
 def _sha256(path: Path) -> str:

@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     sys.path.append(str(Path.cwd()))  # environments of one's own are named by import path, from where one stands
-    before = signal.signal(signal.SIGTERM, _terminated)
+    asked = (signal.SIGTERM, signal.SIGHUP)
+    # What ignores a closed terminal (nohup) goes on ignoring it.
+    before = {n: signal.signal(n, _terminated) for n in asked if signal.getsignal(n) != signal.SIG_IGN}
     try:
         if arguments[:1] == ["warmup"]:  # it has its own flags
             from rl.warmup import main as warmup
@@ -76,12 +78,13 @@ def _main(arguments: list[str]) -> int:
         return args.run(args)
     except UserError as error:
         print(f"jointrl: {error}", file=sys.stderr)
-        return 2
+        return error.code
     except KeyboardInterrupt:
         print("jointrl: interrupted", file=sys.stderr)
         return 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _reader_gone() -> bool:
@@ -96,7 +99,7 @@ def _reader_gone() -> bool:
 
 
 def _terminated(number: int, frame: object) -> None:
-    """A polite request to end is an interrupt: what was started is ended, the run's log says so, resume goes on."""
+    """A polite request to end, or a closed terminal, is an interrupt: what was started is ended, resume goes on."""
     raise KeyboardInterrupt
 
 

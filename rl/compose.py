@@ -98,8 +98,10 @@ def expand(overrides: list[str]) -> list[list[str]]:
     for override in _parse(overrides):
         values = [override.input_line]
         if override.is_sweep_override():
-            key = override.input_line.partition("=")[0]
-            values = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            key, _, given = override.input_line.partition("=")
+            # Hydra's iterator gives 1e5 back as 100000.0: text is taken as it was typed.
+            typed = _is_text(override.key_or_group) and re.fullmatch(r"[\w.,+-]+", given)
+            values = [f"{key}={value}" for value in (given.split(",") if typed else override.sweep_string_iterator())]
             if len(set(values)) < len(values):
                 raise UserError(f"{override.input_line} names a value twice: the jobs of a multirun must differ")
         choices.append(values)
@@ -183,7 +185,19 @@ def _check(override: Any) -> str:
         return f"+experiment={value}" if key == "experiment" else f"{key}={value}"
     if key not in schema_keys() and key.rpartition(".")[0] not in _FREE:
         raise _unknown(key)
+    if not isinstance(override.value(), str) and value != "null" and _is_text(key):
+        value = f'"{value}"'  # Hydra reads 1e5 or 007 as a number, and true as a truth value
     return f"++{key}={value}"
+
+
+def _is_text(key: str) -> bool:
+    """Whether the schema has text at a dotted key."""
+    hint: Any = Config
+    for part in key.split("."):
+        if not dataclasses.is_dataclass(hint):
+            return False
+        hint = get_type_hints(hint).get(part)
+    return hint in (str, str | None)
 
 
 def _unknown(key: str) -> UserError:

@@ -16,6 +16,7 @@ from environments.sandbox.local import LocalSandboxes
 from environments.spec import EnvSpec
 from environments.task import Message
 from rl.errors import UserError
+from rl.mixture import make
 from rl.text import table
 
 
@@ -110,7 +111,7 @@ async def _play(name: str, args: argparse.Namespace) -> list[Episode]:
     with tempfile.TemporaryDirectory(prefix="jointrl-run-") as folder:
         sandboxes = LocalSandboxes(folder) if env.needs_sandbox else None
         try:
-            tasks = [env.task(args.split, index, level, args.seed) for index in range(args.n)]
+            tasks = [make(env, args.split, index, level, args.seed) for index in range(args.n)]
             return [await run_episode(env, task, policy, sandboxes) for task in tasks]
         finally:
             if sandboxes is not None:

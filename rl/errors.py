@@ -1,4 +1,4 @@
-"""The one exception whose message is for the person at the terminal."""
+"""The exceptions whose message is for the person at the terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import errno
 
 
 class UserError(Exception):
-    """What was asked for cannot be done: one clear sentence and what to change. The command line exits 2 with it."""
+    """What was asked for cannot be done: one clear sentence and what to change. The command line exits `code`."""
+
+    code = 2
+
+
+class RunError(UserError):
+    """A run that could work has come to a halt: why, and how it goes on."""
+
+    code = 1
 
 
 _ROOM = "make room, or give a folder on another disk"

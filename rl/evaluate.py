@@ -5,12 +5,14 @@ The calibration before training is the same on tasks of the train split.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from environments.task import Task
 from rewards.efforts import Effort
+from rewards.grade import GradeStatus
 from rl.intervals import wilson
 from rl.mixture import sample_seed
 from rollout.trajectory import Group, GroupOrder, Trajectory
@@ -78,6 +80,20 @@ def summary(rows: list[dict[str, Any]], purpose: str = "sampled") -> dict[str, f
         put(env, [r for r in good if r["environment"] == env])
     if environments:
         out["solve/macro"] = float(np.mean([out[f"solve/{e}"] for e in environments]))
+    return out
+
+
+def ungraded(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Environments of which no episode has a grade, or whose code blocked, and how many of their episodes that are."""
+    out: dict[str, str] = {}
+    for name in sorted({r["environment"] for r in rows}):
+        own = [r for r in rows if r["environment"] == name]
+        masked = Counter(r["status"] for r in own if r["reward"] is None)
+        if masked and (masked.total() == len(own) or GradeStatus.BLOCKED in masked):
+            why = ", ".join(f"{n} {status}" for status, n in masked.items())
+            out[name] = (
+                f"{masked.total()} of {len(own)} evaluations have no grade ({why}): see `jointrl env check {name}`"
+            )
     return out
 
 

@@ -6,6 +6,7 @@ Both are centred between the observed value and a prior one, so an interval is i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 _Z = 1.96
 """Two-sided 95 % normal quantile."""
@@ -21,12 +22,16 @@ def wilson(right: int, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def paired(differences: list[float]) -> tuple[float, float]:
+def paired(clusters: Iterable[list[float]]) -> tuple[float, float]:
     """Centre and half-width of the interval of the mean of paired differences in [-1, 1].
 
+    Differences of one cluster (one task at several efforts) may go together; only clusters count as independent.
     Two pseudo-pairs (one half each of +1 and -1, one tie) keep it honest where few tasks or no differences were seen
     (Agresti and Min 2005, adjusted Wald interval for matched pairs).
     """
-    n = len(differences) + 2
-    mean = sum(differences) / n
-    return mean, _Z * math.sqrt(((sum(d * d for d in differences) + 1) / n - mean * mean) / n)
+    clusters = list(clusters)
+    n = sum(len(c) for c in clusters) + 2
+    mean = sum(sum(c) for c in clusters) / n
+    # The pseudo-pairs' own squares: (1 - mean)^2 / 2 + (1 + mean)^2 / 2 + mean^2.
+    squares = sum(sum(d - mean for d in c) ** 2 for c in clusters) + 1 + 2 * mean * mean
+    return mean, _Z * math.sqrt(squares) / n

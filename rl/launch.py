@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rl import runfiles
+from rl import disk, runfiles
 from rl.checks import Verdict, selected
 from rl.compose import compose, expand
 from rl.config import Config
@@ -108,7 +108,7 @@ def find(name: str) -> Path:
 
 def _plan(config: Config) -> Plan:
     here = machine()
-    return plan(config, here.cores, here.memory, here.gpus)
+    return plan(config, here.cores, here.memory, here.gpus, disk.free(Path(config.run.root)))
 
 
 def _refuse(config: Config) -> None:

@@ -5,13 +5,14 @@ mixture -> collector -> (workers, engines) -> assess -> batch -> learners -> syn
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from environments.catalogue import resolve
-from rl import checkpoint, evaluate, runfiles
+from rl import checkpoint, disk, evaluate, runfiles
 from rl.assess import Assessed, assess, step_metrics, ungraded
 from rl.batch import build_batch
 from rl.checks import selected
@@ -20,17 +21,19 @@ from rl.cluster import Cluster
 from rl.collect import Collector, StarvedError
 from rl.config import Config
 from rl.describe import describe
-from rl.errors import UserError
+from rl.errors import RunError, UserError
 from rl.ledger import Ledger, LedgerError
 from rl.mixture import held_out
 from rl.runlog import RunLog
 from rl.state import RunState
+from rl.text import gigabytes
+from rollout.scheduler import RolloutError
 from rollout.trajectory import Group
 
 
 def train(config: Config, run_dir: Path) -> int:
     """Start a run in a fresh folder and carry it to its last step; returns the exit code."""
-    with RunLog(run_dir, config) as log:
+    with RunLog(run_dir, config) as log, explained(run_dir):
         Run(config, run_dir, log, None).go()
     return 0
 
@@ -40,7 +43,7 @@ def resume(run_dir: Path) -> int:
 
     Raises UserError for a ledger that cannot be read.
     """
-    with RunLog.reopen(run_dir) as log:
+    with RunLog.reopen(run_dir) as log, explained(run_dir):
         try:
             with closing(Ledger(run_dir / "ledger.jsonl")) as ledger:
                 lines = ledger.seq
@@ -60,6 +63,23 @@ def resume(run_dir: Path) -> int:
             log.alert(f"no checkpoint is left of the {done} steps that were done: the run begins again")
         Run(log.config, run_dir, log, folder).go()
     return 0
+
+
+@contextmanager
+def explained(run_dir: Path) -> Iterator[None]:
+    """What can end a run from outside becomes a RunError: lost processes, a full disk. Other errors are faults of this
+    code, and pass with their traceback."""
+    again = f"then go on from its last checkpoint with `jointrl resume {run_dir}`"
+    try:
+        yield
+    except Exception as error:
+        if disk.is_full(error):
+            left = gigabytes(disk.free(run_dir))
+            raise RunError(f"no room is left to write {run_dir} ({left} free): make room, {again} ({error})") from error
+        if isinstance(error, RolloutError):
+            text = "leave out an environment that is named here (envs.exclude, in a new run), or mend the machine"
+            raise RunError(f"the rollout cannot go on: {error}; {text}, {again}") from error
+        raise
 
 
 class Run:
@@ -141,10 +161,7 @@ class Run:
         self.log.step(state.step - 1, metrics | clock.seconds(), seen)
         if not (moved := metrics["learner/step_kl"]) <= config.learner.max_step_kl:  # also where it is no number
             self.log.alert(f"step {state.step - 1} moved the policy by a KL of {moved:.3g} per token")
-        for environment, why in ungraded(seen).items():
-            if environment not in self.warned:
-                self.warned.add(environment)
-                self.log.alert(f"{environment}: {why}")
+        self.warn(ungraded(seen))
         if state.step % config.logging.checkpoint_every == 0 or state.step == config.steps:
             self.save()
 
@@ -163,7 +180,15 @@ class Run:
         self.log.evaluation(self.state.step, label, rows)
         for order, reason in lost:
             self.log.event("evaluation_lost", order=order.id, reason=reason)
+        self.warn(evaluate.ungraded(rows))
         return rows
+
+    def warn(self, about: dict[str, str]) -> None:
+        """One alert for each environment, the first time that something is wrong with it."""
+        for environment, why in about.items():
+            if environment not in self.warned:
+                self.warned.add(environment)
+                self.log.alert(f"{environment}: {why}")
 
     def heal(self) -> None:
         """Nothing moves: give weights to engines that lost theirs."""

@@ -11,7 +11,9 @@ from typing import Any
 from environments.base import Environment
 from environments.task import Split, Task
 from rewards.efforts import Effort
+from rewards.grade import brief
 from rl.config import Config
+from rl.errors import UserError
 from rollout.trajectory import GroupOrder
 
 _DECAY = 0.8
@@ -76,7 +78,7 @@ class Mixture:
         index = self.indices.get((env_id, level), 0)
         self.indices[env_id, level] = index + 1
         self.cells[env_id, level, effort].draws += 1
-        task = self.environments[env_id].task("train", index, level, self.config.seed)
+        task = make(self.environments[env_id], "train", index, level, self.config.seed)
         id = f"g{self.drawn:06d}"
         self.drawn += 1
         seeds = tuple(sample_seed(self.config.seed, task.id, effort, i) for i in range(group_size))
@@ -92,7 +94,7 @@ class Mixture:
         for i in range(n):
             k, at = divmod(i, len(names))
             level, effort = own[names[at]][k % len(own[names[at]])]
-            pairs.append((self.environments[names[at]].task("train", -1 - k, level, self.config.seed), effort))
+            pairs.append((make(self.environments[names[at]], "train", -1 - k, level, self.config.seed), effort))
         return pairs
 
     def observe(self, task: Task, effort: Effort, solved: float, samples: int) -> None:
@@ -131,10 +133,25 @@ class Mixture:
             self.cells[e, lv, Effort(ef)] = Cell(*values)
 
 
+def make(env: Environment, split: Split, index: int, level: int, seed: int = 0) -> Task:
+    """A task of an environment; raises UserError, with its name, for whatever its own code raises."""
+    try:
+        task = env.task(split, index, level, seed)
+        task.to_json()  # the ledger will
+    except Exception as error:
+        raise UserError(
+            f"{env.id} cannot make its task {split}/{level}/{index}/{seed}: {brief(error)}; "
+            f"see `jointrl env check {env.id}`, or leave it out (envs.exclude)"
+        ) from error
+    return task
+
+
 def held_out(config: Config, environments: list[Environment], n: int) -> list[tuple[Task, Effort]]:
     """The n held-out (task, effort) pairs of this configuration, spread evenly: always the same, whatever was trained.
 
-    Efforts and levels rotate within each environment; tasks come from the test split, which no training prompt is in.
+    Efforts and levels rotate within each environment, over tasks that all differ: more tasks say more about the mean than
+    the same ones at every effort say about their differences. They come from the test split, which no training prompt
+    is in.
     """
     split: Split = "test"
     pairs: list[tuple[Task, Effort]] = []
@@ -145,7 +162,7 @@ def held_out(config: Config, environments: list[Environment], n: int) -> list[tu
         levels = [lv for lv in config.envs.levels if lv in env.levels] or [min(env.levels)]
         effort = efforts[k % len(efforts)]
         level = levels[(k // len(efforts)) % len(levels)]
-        pairs.append((env.task(split, k, level), effort))
+        pairs.append((make(env, split, k, level), effort))
     return pairs
 
 

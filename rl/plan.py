@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from model.config import K3Config
+from rl import disk
 from rl.checks import (
     Check,
     Verdict,
@@ -98,8 +99,11 @@ class Plan:
         return "\n\n".join(f"== {head}\n{text}" for head, text in parts.items())
 
 
-def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
-    """Check a configuration against a machine of `cores` CPU cores, `memory` bytes and `gpus` GPUs."""
+def plan(config: Config, cores: int, memory: int, gpus: int, room: int | None = None) -> Plan:
+    """Check a configuration against a machine of `cores` CPU cores, `memory` bytes and `gpus` GPUs.
+
+    room: bytes that can be written in run.root; None leaves that question out.
+    """
     checks = check_values(config)
     try:
         size = policy_size(config.model)
@@ -114,6 +118,8 @@ def plan(config: Config, cores: int, memory: int, gpus: int) -> Plan:
     checks += [*check_efforts(config), *check_environments(config)]
     processes = _processes(config, size, gpus)
     checks += _fits(config, size, processes, cores, memory, gpus)
+    if room is not None:
+        checks.append(_check_room(config, size, room))
     cluster = ""
     if applies(config):
         cluster = render_cluster(config)
@@ -162,6 +168,20 @@ def _processes(config: Config, size: PolicySize, gpus: int) -> list[Process]:
         ),
         Process("worker", worker.workers, 1, WORKER, 0, f"up to {worker.episodes_per_worker} episodes at once"),
     ]
+
+
+def _check_room(config: Config, size: PolicySize, room: int) -> Check:
+    """Whether the disk holds the checkpoints (one more than are kept, while it is written), and the log."""
+    kept = config.logging.keep_checkpoints
+    checkpoints = (kept + 1) * disk.checkpoint_bytes(config, size.parameters)
+    log = disk.log_bytes(config)
+    what = f"{kept + 1} checkpoints up to {gigabytes(checkpoints)}, rollouts about {gigabytes(log)}"
+    text = f"{what}, {gigabytes(room)} free in {config.run.root}"
+    if room < checkpoints:
+        return Check(Verdict.FAIL, "disk", f"{text}: make room, or give run.root=FOLDER on another disk")
+    if room < checkpoints + log:
+        return Check(Verdict.WARN, "disk", f"{text}: make room, or set logging.rollouts=false")
+    return Check(Verdict.PASS, "disk", text)
 
 
 def _activations(tokens: int, size: PolicySize) -> int:

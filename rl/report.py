@@ -67,12 +67,15 @@ def compare(before: list[Row], after: list[Row], **fields: str) -> Change | None
         return None
     first = [statistics.fmean(r["reward"] >= 1.0 for r in old[k]) for k in both]
     last = [statistics.fmean(r["reward"] >= 1.0 for r in new[k]) for k in both]
+    by_task: dict[str, list[float]] = {}
+    for (task, _, _), a, b in zip(both, first, last, strict=True):
+        by_task.setdefault(task, []).append(b - a)
     return Change(
         len(both),
         masked(before, after, **fields),
         statistics.fmean(first),
         statistics.fmean(last),
-        *paired([b - a for a, b in zip(first, last, strict=True)]),
+        *paired(by_task.values()),
         statistics.median(r["tokens"] for k in both for r in old[k]),
         statistics.median(r["tokens"] for k in both for r in new[k]),
     )

@@ -17,6 +17,8 @@ import numpy as np
 from rl.errors import UserError
 
 _LOCK = "writer.lock"
+_COUNTED = ("/n", "/masked")
+"""Ends of the keys under which an evaluation's event counts its episodes."""
 
 
 class Status(StrEnum):
@@ -44,7 +46,7 @@ def append(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
                 text = "\n" + text
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # half a pair of surrogates, which JSON writes as \\udXXX
 
 
 def write(path: Path, text: str) -> None:
@@ -90,6 +92,16 @@ def evaluation(run_dir: Path, label: str) -> list[dict[str, Any]]:
     """The rows of the newest evaluation with this label (`before`, `after`, `step_N`); empty if there is none."""
     rows = read(run_dir / "evaluations" / f"{label}.jsonl")
     return [row for row in rows if row["attempt"] == rows[-1]["attempt"]]
+
+
+def lost_lines(run_dir: Path, label: str) -> int:
+    """Episodes that the newest evaluation with this label had, by its event, and that its file has no more."""
+    told = [e for e in read(run_dir / "events.jsonl") if e["event"] == "evaluation" and e["label"] == label]
+    if not told:
+        return 0
+    episodes = sum(int(n) for key, n in told[-1].items() if key.startswith("eval/") and key.endswith(_COUNTED))
+    rows = read(run_dir / "evaluations" / f"{label}.jsonl")
+    return max(0, episodes - sum(row["attempt"] == told[-1]["attempt"] for row in rows))
 
 
 def finite(value: Any) -> tuple[Any, int]:

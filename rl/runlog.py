@@ -190,7 +190,8 @@ class RunLog:
         self.progress.close()
         if error is not None:
             interrupted = isinstance(error, KeyboardInterrupt)
-            self.event("interrupted" if interrupted else "failed", message=f"{type(error).__name__}: {error}")
+            with suppress(OSError):  # a full disk, say: the error itself is told by who catches it
+                self.event("interrupted" if interrupted else "failed", message=f"{type(error).__name__}: {error}")
         if self._wandb is not None:
             self._wandb.close()
         os.close(self._lock)

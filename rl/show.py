@@ -68,7 +68,7 @@ def show(folder: Path) -> str:
     parts += [f"{e['event']} (attempt {e['attempt']}): {e.get('message') or e.get('reason')}" for e in notes[-_ALERTS:]]
     before, after, label = _two_evaluations(folder, events)
     if after:
-        parts.append(f"held-out tasks, before and {label}:\n{report.render(before, after)}")
+        parts.append(f"held-out tasks, before and {label}:\n{report.render(before, after)}{_lost(folder, label)}")
     elif before:
         parts.append("held-out tasks: evaluated before; nothing to compare with yet")
     return "\n\n".join(parts)
@@ -92,9 +92,18 @@ def _two_evaluations(folder: Path, events: list[dict[str, Any]]) -> tuple[list[r
 
 
 def _held_out(folder: Path) -> str:
-    before, after, _ = _two_evaluations(folder, runfiles.read(folder / "events.jsonl"))
+    before, after, label = _two_evaluations(folder, runfiles.read(folder / "events.jsonl"))
     found = report.summary(before, after).get("sampled", {}).get("macro") if after else None
-    return f"{percent(found['before'])}→{percent(found['after'])}" if found else "-"
+    return f"{percent(found['before'])}→{percent(found['after'])}{_lost(folder, label, ' ?')}" if found else "-"
+
+
+def _lost(folder: Path, label: str, remark: str = "") -> str:
+    """A remark on evaluations of which lines are gone, or nothing."""
+    gone = {name: n for name in ("before", label) if (n := runfiles.lost_lines(folder, name))}
+    lines = [
+        f"{n} episodes of evaluations/{name}.jsonl are lost (damaged or missing lines)" for name, n in gone.items()
+    ]
+    return (remark or "\n" + "; ".join(lines) + ": the table is of the rest") if gone else ""
 
 
 def _ago(moment: float) -> str:

@@ -10,6 +10,8 @@ from environments.sandbox.api import SandboxUnavailable
 class MemorySandbox:
     """Files in a dict; snapshots are copies kept by the factory."""
 
+    id, task_id, capabilities = "memory", "task", None
+
     def __init__(self, factory: MemoryFactory, files: dict[str, bytes]) -> None:
         self.factory, self.files, self.open = factory, dict(files), True
         factory.alive += 1

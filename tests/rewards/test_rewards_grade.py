@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from rewards.grade import Grade, GradeStatus
+from rewards.grade import Grade, GradeStatus, brief
 
-FAILED = (GradeStatus.INFRA_ERROR, GradeStatus.GRADER_ERROR, GradeStatus.GRADER_TIMEOUT)
+FAILED = (GradeStatus.BLOCKED, GradeStatus.INFRA_ERROR, GradeStatus.GRADER_ERROR, GradeStatus.GRADER_TIMEOUT)
 
 
 @pytest.mark.parametrize("status", GradeStatus)
@@ -44,3 +44,10 @@ def test_grades_survive_json() -> None:
 def test_a_status_is_one_of_ours_not_its_word() -> None:
     with pytest.raises(TypeError, match=r"not 'correct': GradeStatus\.CORRECT"):
         Grade(1.0, "correct")  # type: ignore[arg-type]
+
+
+def test_evidence_is_what_json_can_hold_and_an_error_is_kept_in_brief() -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        Grade.outcome(True, read={1, 2})
+    assert brief(ValueError("no")) == "ValueError: no"
+    assert len(brief(ValueError("x" * 1_000_000))) < 2100

@@ -11,8 +11,9 @@ from environments.base import Draft, Environment
 from rewards.effort import EffortReward
 from rewards.efforts import Effort
 from rewards.grade import Grade, GradeStatus
+from rl import evaluate
 from rl.algorithms import EffortScale, EnvScale
-from rl.assess import Assessed, Retired, assess, step_metrics
+from rl.assess import Assessed, Retired, assess, step_metrics, ungraded
 from rl.batch import build_batch
 from rl.config import Config
 from rl.stats import GroupStats
@@ -153,3 +154,17 @@ def test_metrics_count_invalid_samples_and_never_average_them() -> None:
     assert m["solve_rate/all"] == pytest.approx(2 / 6) and m["solve_rate/all/low"] == pytest.approx(2 / 3)
     assert m["tokens_p50/all/low"] == 10 and m["solve_rate/toy/a"] == m["solve_rate/all"]
     assert m["stop/done"] == 7 and m["grade/correct"] == 2 and m["grade/infra_error"] == 1
+
+
+def test_an_environment_whose_code_blocked_is_named_though_others_of_its_samples_have_a_grade() -> None:
+    x = judged([1.0, 0.0, 1.0, None], [5, 5, 5, 5])
+    assert not ungraded([x])
+    x.group.trajectories[3].grade = Grade.failed(GradeStatus.BLOCKED, "its code did not yield")
+    (why,) = ungraded([x]).values()
+    assert why == "1 of 4 samples are masked; the first: its code did not yield"
+
+    row = {"environment": "mine:Slow", "reward": 1.0, "status": "correct"}
+    lost = {"environment": "mine:Slow", "reward": None, "status": "lost"}
+    assert not evaluate.ungraded([row, lost])
+    assert "2 of 2 evaluations have no grade (2 lost)" in evaluate.ungraded([lost, lost])["mine:Slow"]
+    assert "1 of 2 evaluations" in evaluate.ungraded([row, {**lost, "status": "blocked"}])["mine:Slow"]

@@ -284,7 +284,7 @@ def test_an_interruption_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().err == "jointrl: interrupted\n"
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_end_is_an_interrupt(sign: signal.Signals) -> None:
     program = """
 import sys, time
@@ -298,7 +298,11 @@ def wait(overrides):
 launch.train = wait
 sys.exit(cli.main(["train"]))
 """
-    heard = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here (nohup, `&`)
+
+    def heard() -> None:  # they may be ignored here (nohup, `&`)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heard
     )

@@ -176,3 +176,11 @@ def test_a_models_folder_is_that_of_the_shell_that_starts_the_run(
     for name in ("hf_tiny", "hf_moe"):
         config = compose([f"+experiment={name}"])
         assert (Path(str(config.model.path)) / "config.json").is_file() and config.run.name == name
+
+
+@pytest.mark.parametrize("name", ["1e5", "007", "1_000", "true", "0.10"])
+def test_a_name_that_reads_as_a_number_stays_a_name(name: str) -> None:
+    """A run is found again under the name that was typed; numbers stay numbers, and null is no text."""
+    assert compose([f"run.name={name}", "learner.lr=1e-5"]).run.name == name
+    assert compose(["learner.lr=1e-5"]).learner.lr == 1e-5 and compose(["model.path=null"]).model.path is None
+    assert [compose(job).run.name for job in expand([f"run.name={name},b"])] == [name, "b"]

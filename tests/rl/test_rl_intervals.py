@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rl import evaluate
+from rl import evaluate, report
 from rl.intervals import paired, wilson
 
 
@@ -30,11 +30,24 @@ def test_the_paired_interval_covers_the_truth() -> None:
     held = 0
     for _ in range(1000):
         a, b = rng.random(12) < 0.4, rng.random(12) < 0.6
-        centre, half = paired([float(x) for x in b.astype(int) - a.astype(int)])
+        centre, half = paired([[float(x)] for x in b.astype(int) - a.astype(int)])
         held += abs(centre - 0.2) <= half
     assert held >= 930
-    assert paired([0.0] * 8)[1] > 0.1, "eight ties prove little"
-    assert paired([1.0, 0.0, 0.0, 0.0]) == pytest.approx((1 / 6, 1.96 * ((2 / 6 - 1 / 36) / 6) ** 0.5))
+    assert paired([[0.0]] * 8)[1] > 0.1, "eight ties prove little"
+    assert paired([[1.0], [0.0], [0.0], [0.0]]) == pytest.approx((1 / 6, 1.96 * ((2 / 6 - 1 / 36) / 6) ** 0.5))
+
+
+def test_differences_of_one_task_count_as_one() -> None:
+    """Three efforts of a task that always go together tell no more than one of them."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(500):
+        tasks = rng.choice([-1.0, 0.0, 1.0], 40, p=[0.2, 0.4, 0.4])
+        centre, half = paired([[d, d, d] for d in tasks])
+        held += abs(centre - 0.2) <= half
+    assert held >= 450, "as if 120 independent tasks had been seen"
+    alone, together = paired([[d] for d in tasks for _ in "abc"]), paired([[d, d, d] for d in tasks])
+    assert alone[0] == together[0] and together[1] == pytest.approx(3**0.5 * alone[1], rel=0.02)
 
 
 def test_an_evaluation_counts_graded_rows_and_gives_true_bounds() -> None:
@@ -43,3 +56,18 @@ def test_an_evaluation_counts_graded_rows_and_gives_true_bounds() -> None:
     out = evaluate.summary(rows)
     assert (out["n"], out["masked"], out["solve/all"]) == (4, 2, 1.0)
     assert (out["ci_low/all"], out["ci_high/all"]) == wilson(4, 4) == pytest.approx((0.5101, 1.0), abs=1e-3)
+
+
+def test_a_report_counts_a_task_once_however_many_efforts_it_was_asked_at() -> None:
+    def rows(right: int, name: str) -> list[report.Row]:
+        base = {"environment": "a/x", "purpose": "sampled", "tokens": 5}
+        return [
+            {**base, "effort": effort, "task_id": f"{i}{name and effort}", "reward": float(i < right)}
+            for i in range(40)
+            for effort in ("low", "high", "max")
+        ]
+
+    same, apart = (report.compare(rows(10, name), rows(20, name)) for name in ("", "own"))
+    assert same is not None and apart is not None
+    assert (same.tasks, same.gain) == (apart.tasks, apart.gain) == (120, 0.25)
+    assert same.half == pytest.approx(3**0.5 * apart.half, rel=0.05)

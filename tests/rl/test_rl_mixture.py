@@ -9,7 +9,8 @@ from environments.base import Draft, Environment
 from environments.task import prompt_key
 from rewards.efforts import Effort
 from rl.config import Config
-from rl.mixture import Cell, Mixture, held_out, sample_seed
+from rl.errors import UserError
+from rl.mixture import Cell, Mixture, held_out, make, sample_seed
 
 
 class Toy(Environment):
@@ -126,6 +127,7 @@ def test_held_out_pairs_are_fixed_even_and_never_trained() -> None:
     assert set(Counter(t.environment for t, _ in pairs).values()) == {18}
     assert set(Counter(e for _, e in pairs).values()) == {18}
     assert set(Counter(t.level for t, _ in pairs).values()) == {27}
+    assert len({t.id for t, _ in pairs}) == 54
     m = Mixture(config, toys())
     trained = {prompt_key(m.order(2).task.prompt) for _ in range(3000)}
     assert trained.isdisjoint(prompt_key(t.prompt) for t, _ in pairs)
@@ -143,3 +145,18 @@ def test_calibration_tasks_are_spread_over_all_cells_and_never_drawn() -> None:
     assert drawn.isdisjoint(t.id for t, _ in pairs)
     prompts = {prompt_key(t.prompt) for t, _ in pairs}
     assert prompts.isdisjoint(prompt_key(t.prompt) for t, _ in held_out(Config(), toys(), 300))
+
+
+@pytest.mark.parametrize("draft", [KeyError("oops"), Draft("say", {1, 2})])
+def test_an_environment_that_cannot_make_a_task_is_named(monkeypatch: pytest.MonkeyPatch, draft: object) -> None:
+    """What its `draw` raises, and a task that no log could hold."""
+
+    def draw(self: Toy, rng: random.Random, level: int) -> Draft:
+        if isinstance(draft, Exception):
+            raise draft
+        assert isinstance(draft, Draft)
+        return Draft(f"{draft.prompt} {rng.random()}", draft.answer)
+
+    monkeypatch.setattr(Toy, "draw", draw)
+    with pytest.raises(UserError, match=r"toy/a cannot make its task train/1/0/0: .*`jointrl env check toy/a`"):
+        make(Toy("toy/a"), "train", 0, 1)

@@ -131,7 +131,11 @@ def test_a_run_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out
     assert "mean over 2 environments, at temperature 1: 40.0 % → 80.0 %" in printed and "3 all_solved" in printed
     assert "one" in runs(tmp_path) and "6/6" in runs(tmp_path) and "40→80" in runs(tmp_path)
-    assert "before and after" in show(folder) and "6 of 6 steps" in show(folder)
+    assert "before and after" in show(folder) and "6 of 6 steps" in show(folder) and "lost" not in show(folder)
+    after = folder / "evaluations" / "after.jsonl"
+    lines = after.read_text().splitlines()
+    after.write_text("\n".join([lines[0][:-5], *lines[1:-1]]) + "\n")
+    assert "2 episodes of evaluations/after.jsonl are lost" in show(folder) and " ?" in runs(tmp_path)
 
 
 def test_what_is_not_a_number_is_null_and_counted(tmp_path: Path) -> None:
@@ -354,7 +358,7 @@ def test_the_closing_table_shows_the_bounds_of_the_interval() -> None:
     """The interval of few tasks leans towards no change, so that it is not the gain with as much on both sides."""
     change = report.compare(rows(0.0, 4, ("a/x",)), rows(1.0, 4, ("a/x",)), purpose="sampled", effort="low")
     assert change is not None and change.gain == 1.0 and change.high == 1.0
-    centre, half = intervals.paired([1.0] * 4)
+    centre, half = intervals.paired([[1.0]] * 4)
     assert change.low == pytest.approx(centre - half) and change.low < 2 * change.gain - 1.0
     text = report.render(rows(0.0, 4, ("a/x",)), rows(1.0, 4, ("a/x",)))
     assert f"0→100   {100 * change.low:+.0f}..+100" in text and "±" not in text
@@ -405,3 +409,9 @@ def test_a_reader_that_has_gone_does_not_end_a_run(tmp_path: Path) -> None:
     process.wait(60)
     events = [e["event"] for e in runfiles.read(tmp_path / "run" / "events.jsonl")]
     assert "alert" in events and events[-1] == "finished", said
+
+
+def test_half_a_pair_of_surrogates_is_written_and_read_back(tmp_path: Path) -> None:
+    """An environment's text may hold what UTF-8 does not: the log of a run does not end the run for it."""
+    runfiles.append(tmp_path / "rows.jsonl", [{"error": "a\ud800b\u2603"}])
+    assert runfiles.read(tmp_path / "rows.jsonl") == [{"error": "a\ud800b\u2603"}]

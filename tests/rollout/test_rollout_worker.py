@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError
-from worlds import Broken, Echo, Handle, Looking, ScriptedEngine, call, not_ready, order, right, say
+from worlds import Blocking, Broken, Echo, Handle, Looking, ScriptedEngine, call, not_ready, order, right, say
 
 from environments.task import Limits
 from rewards.efforts import Effort
@@ -235,6 +235,25 @@ def test_faults_of_environment_and_grader_mask_the_sample(fault: str, stop: Stop
         assert t.stop is stop and t.grade is not None and t.grade.status is status
         assert t.grade.valid == (status is GradeStatus.CORRECT)
         assert t.output_tokens > 0  # what was sampled is still there to read
+
+
+@pytest.mark.parametrize("where", ["grade", "step"])
+def test_code_that_blocks_takes_its_own_environment_down_and_no_other(where: str) -> None:
+    async def go() -> tuple[Group, Group]:
+        worker = RolloutWorker(config(), {"engine0": Handle(ScriptedEngine(lambda turn, seed: say("b")))}, "w0")
+        blocked = asyncio.ensure_future(worker.run_group(order(Blocking, n=3, answer=where)))
+        await asyncio.sleep(0.1)
+        other = await worker.run_group(replace(order(n=3, answer="b"), id="g1"))
+        assert not blocked.done(), "the other group waited for the one that blocks"
+        return await blocked, other
+
+    blocked, other = asyncio.run(go())
+    assert [t.grade.solved for t in other.trajectories if t.grade] == [True] * 3
+    for t in blocked.trajectories:
+        assert t.grade is not None and t.grade.status is GradeStatus.BLOCKED and not t.grade.valid
+        assert t.error is not None and "worlds:Blocking: its code did not yield for 3 s" in t.error
+    again = run(order(Blocking, n=2, answer="no"), ScriptedEngine(right))
+    assert all(t.grade and t.grade.solved for t in again.trajectories), "a new thread serves the environment"
 
 
 def test_a_lost_engine_is_replaced_by_another_once() -> None:

@@ -89,6 +89,23 @@ class Broken(Echo):
         return Grade.outcome(True)
 
 
+class Blocking(Echo):
+    """Its `step` or `grade`, as the task's answer says, spins or sleeps without ever yielding."""
+
+    id = "worlds:Blocking"
+    limits = Limits(turns=2, tokens=100, seconds=3.0)
+
+    async def step(self, task: Task, conversation: list[Message], sandbox: Sandbox | None) -> Step:
+        if task.answer == "step":
+            time.sleep(30)
+        return Step(done=True)
+
+    async def grade(self, task: Task, conversation: list[Message], sandbox: Sandbox | None) -> Grade:
+        while task.answer == "grade":
+            pass
+        return Grade.outcome(True)
+
+
 class Deadly(Echo):
     """The answer is a folder: every grading leaves a mark there, and the first `info["kills"]` kill their worker."""
 
