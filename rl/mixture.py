@@ -149,9 +149,9 @@ def make(env: Environment, split: Split, index: int, level: int, seed: int = 0) 
 def held_out(config: Config, environments: list[Environment], n: int) -> list[tuple[Task, Effort]]:
     """The n held-out (task, effort) pairs of this configuration, spread evenly: always the same, whatever was trained.
 
-    Efforts and levels rotate within each environment, over tasks that all differ: more tasks say more about the mean than
-    the same ones at every effort say about their differences. They come from the test split, which no training prompt
-    is in.
+    Efforts and levels rotate within each environment, over tasks that all differ: more tasks say more about the mean
+    than the same ones at every effort say about their differences. They come from the test split, which no training
+    prompt is in.
     """
     split: Split = "test"
     pairs: list[tuple[Task, Effort]] = []
