@@ -29,8 +29,9 @@ SMALL += [f"evaluation.{key}=6" for key in ("tasks", "during_tasks", "calibratio
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", "rl.cli", "train", "+experiment=sight", f"run.root={root}", *SMALL]
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=540)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    here = Path(__file__).parent  # where `sights` is, as an environment of one's own is where one stands
+    done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return root / "sight"
 
