@@ -274,7 +274,7 @@ def check_auxiliary(config: Config, size: PolicySize) -> list[Check]:
             "index warm-up",
             f"{chunks}: the warm-up's loss is over every key, in memory that grows with the square of a row, which "
             "chunks are to avoid: set learner.chunk_tokens=0 for the warm-up",
-            f"{learner.index_warmup_steps} steps" if learner.index_warmup_steps else "off",
+            f"the first {learner.index_warmup_steps} step(s)" if learner.index_warmup_steps else "off",
         ),
         either(
             learner.mtp_loss > 0 and not size.mtp,

@@ -360,7 +360,8 @@ def ranks(rank: int, meeting: Any, place: Path) -> dict[str, Any]:
         # What comes after the warm-up is what a run without one does from these weights.
         fresh = start(**real | {"learner__index_warmup_steps": 0})
         fresh.load_weights(made[2])
-        out[f"{name}_fresh"] = max(float(np.abs(run(fresh, 2, 3)[0][k] - made[3][k]).max()) for k in made[3])
+        (third,) = run(fresh, 2, 3)
+        out[f"{name}_fresh"] = max(float(np.abs(third[k] - made[3][k]).max()) for k in third)
         held = start(**real | {"learner__index_warmup_steps": 0, "learner__lr_scale": {".gate.": 0.0}})
         ends = [everything(held), run(held, 0, 3)[-1]]
         out[f"{name}_held"] = {k for k in ends[0] if ends[0][k].tobytes() == ends[1][k].tobytes()}
