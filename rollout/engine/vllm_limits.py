@@ -19,10 +19,9 @@ SERVED = (
 )
 """Model types that are computed as transformers does."""
 FAULTS = {
-    "ernie4_5_moe": "on a reload it keeps the old router bias (log-probs are wrong by 2 nats)",
-    "gpt_oss": "its CPU build has no kernel for these experts",
+    "ernie4_5_moe": "after a reload its log-probs are wrong by up to 2 nats",
+    "gpt_oss": "a reload leaves its experts without their kernel",
     "minimax_m2": "it reads keys that transformers does not write",
-    "phimoe": "its CPU build cannot call this router",
     "qwen3_next": "it needs prompts cut into chunks, whose seeds its CPU sampler cannot rewind",
 }
 """Model types that it starts or not, but does not serve as they are trained, and why."""
