@@ -78,6 +78,6 @@ def sparse_shares(q: Tensor, latents: Tensor, index: Tensor, scale: float) -> Te
     """[T, k]: the probabilities of `sparse_attend`, averaged over heads; 0 where no latent is named. No gradient."""
     out = []
     for part in _parts(index, latents.shape[1]):
-        read, none = _read(latents, index[part])
+        read, none, _ = _read(latents, index[part])
         out.append(torch.softmax(torch.baddbmm(none, q[part], read.mT, alpha=scale), -1).mean(1))
     return torch.cat(out)
