@@ -72,8 +72,8 @@ class Scorer(nn.Module):
             if images is not None:
                 raise ValueError("rows with images are computed whole: set learner.chunk_tokens=0")
             places = (input_ids, lengths, at, source, temperature, routes, parents, picks)
-            scored = score_chunked(self.policy, *places, chunk=self.chunk_tokens, score=self._score, join=join)
-            return *scored, None, None
+            got = score_chunked(self.policy, *places, chunk=self.chunk_tokens, score=self._score, join=join)
+            return *got, None, None
         given = {"parents": parents, "picks": picks, "record_picks": record_picks or None, "images": images}
         out = self.policy(input_ids, lengths, routes, **{k: v for k, v in given.items() if v is not None})
         hidden = out.hidden.flatten(0, 1).index_select(0, source)
