@@ -40,7 +40,7 @@ def test_the_learner_scores_images_as_the_engine_sampled_behind_them(run: Path) 
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [s["sync/version"] for s in steps] == [1, 2]
     for s in steps:
-        assert s["learner/tokens/sights:Guess"] > 100 and s["learner/grad_norm"] > 0
+        assert s["learner/tokens/sights:Guess"] > 50 and s["learner/grad_norm"] > 0
         # Rounding of sums, as for the text beside it. Inputs of experts are not rounded here: a last bit may cross a
         # step of MXFP8, which is 0.01 in a log-prob, for text and images alike.
         for env in ("sights:Guess", "primer/count"):
