@@ -14,10 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+
+def _sigmoid(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    return torch.sigmoid(logits.to(dtype))
+
+
 _SCORES = {
     "deepseek_v2": torch.softmax,
-    "deepseek_v3": lambda logits, dim, dtype: torch.sigmoid(logits.to(dtype)),
+    "deepseek_v3": _sigmoid,
+    "glm4_moe": _sigmoid,
     "mixtral": torch.softmax,
+    "olmoe": torch.softmax,
     "qwen2_moe": torch.softmax,
     "qwen3_moe": torch.softmax,
 }
@@ -29,7 +36,7 @@ def _weights(kind: str, gate: Any, logits: Tensor, chosen: Tensor) -> Tensor:
     weights = _SCORES[kind](logits, dim=-1, dtype=torch.float32).gather(1, chosen)
     # DeepSeek V2 has no switch and never normalises; Mixtral has none and always does.
     if kind == "mixtral" or getattr(gate, "norm_topk_prob", False):
-        weights = weights / (weights.sum(-1, keepdim=True) + (1e-20 if kind == "deepseek_v3" else 0.0))
+        weights = weights / (weights.sum(-1, keepdim=True) + (1e-20 if _SCORES[kind] is _sigmoid else 0.0))
     return weights * getattr(gate, "routed_scaling_factor", 1.0)
 
 

@@ -37,5 +37,7 @@ _HINTS = {
 
 def cannot(error: OSError) -> str:
     """What a person is told of a file that the system does not let us read or write: which, why, what to change."""
+    if error.errno is None:  # a library's own words
+        return str(error)
     where = error.filename2 or error.filename or "a file"
     return "; ".join(filter(None, (f"{where}: {(error.strerror or str(error)).lower()}", _HINTS.get(error.errno or 0))))

@@ -158,7 +158,7 @@ def test_chunks_that_only_join_change_nothing_and_differentiate_every_layer(repl
     for join in (None, 9):
         for router in policy.routers():
             router.histogram.counts.zero_()
-        scored = case.chunked(policy, routes, chunk=8, join=join)
+        scored = case.chunked(policy, routes, chunk=8, join=join)[:3]
         counts = [r.histogram.counts.clone() for r in policy.routers()]
         before = [list(count) for count in calls]
         results.append((*scored, *counts, *case.gradients(policy, scored[0]).values()))

@@ -72,7 +72,7 @@ def test_experts_are_divided_only_by_what_divides_ranks_and_experts() -> None:
         (["envs.levels=[]"], "envs.levels"),
         (["learner.zero_stage=3"], "learner.zero_stage"),
         (["learner.optimizer=muon"], "optimizer"),
-        (["model=hf", "learner.chunk_tokens=4096"], "chunks"),
+        (["+experiment=hf_tiny", "learner.chunk_tokens=4096"], "chunks"),
         (["learner.chunk_tokens=-1"], "learner.chunk_tokens"),
         (["effort.low.lam=-1"], "effort.low.lam"),
         (["rollout.min_group=9"], "groups"),
