@@ -7,7 +7,7 @@ The rule of each architecture is in the table; experts that are spread over rank
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ def _sigmoid(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     return torch.sigmoid(logits.to(dtype))
 
 
-_SCORES = {
+_SCORES: dict[str, Callable[..., Tensor]] = {
     "deepseek_v2": torch.softmax,
     "deepseek_v3": _sigmoid,
     "glm4_moe": _sigmoid,
