@@ -14,10 +14,12 @@ from typing import Any
 
 from rewards.grade import Grade
 
-_BOX = re.compile(r"\\boxed\{([^{}]*)\}|<answer>(.*?)</answer>", re.DOTALL)
+_INSIDE = r"(?:[^{}]|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})*"
+"""Balanced braces to the depth of a `\\frac` in a `\\sqrt` in a `\\frac`: `\\boxed{\\frac{1}{2}}` is one box."""
+_BOX = re.compile(rf"\\boxed\{{({_INSIDE})\}}|<answer>(.*?)</answer>", re.DOTALL)
 _HEDGE = re.compile(r"[\s,;/$.]*(or|and)?[\s,;/$.]*")
 _NUMBER = re.compile(r"[+-]?(?:0|[1-9][0-9]*|(?=\.))(?:\.[0-9]+)?(?:/[1-9][0-9]*)?")
-_MAX_CHARS = 2000
+MAX_CHARS = 2000
 """A longer answer is no answer of these tasks; it also bounds the work of every comparison."""
 _MAX_NUMBER_CHARS = 200
 """A longer numeral is unparsed: exact arithmetic on model text stays cheap."""
@@ -36,9 +38,18 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
-def extract(content: str) -> str | None:
-    """The one answer in a reply's content, normalised; None where there is none (empty, unclosed thinking, a hedge)."""
-    if len(content) > _MAX_CHARS:
+def normalise_lines(text: str) -> str:
+    """Collapse white space within lines, drop empty ones: for answers that are grids or lists of moves."""
+    return "\n".join(line for raw in text.splitlines() if (line := normalise(raw)))
+
+
+def extract(content: str, lines: bool = False) -> str | None:
+    """The one answer in a reply's content, normalised; None where there is none (empty, unclosed thinking, a hedge).
+
+    With `lines` its lines stay lines.
+    """
+    clean = normalise_lines if lines else normalise
+    if len(content) > MAX_CHARS:
         return None
     if "<think>" in content or "</think>" in content:
         _, closed, tail = content.rpartition("</think>")
@@ -46,11 +57,11 @@ def extract(content: str) -> str | None:
             return None
         content = tail
     if "\\boxed" not in content and "<answer>" not in content:
-        return normalise(content) or None
+        return clean(content) or None
     boxes = list(_BOX.finditer(content))
     if not boxes:
         return None
-    answers = [normalise(b.group(1) if b.group(1) is not None else b.group(2)) for b in boxes]
+    answers = [clean(b.group(1) if b.group(1) is not None else b.group(2)) for b in boxes]
     for i in range(len(boxes) - 1, 0, -1):
         if not _HEDGE.fullmatch(content[boxes[i - 1].end() : boxes[i].start()].lower()):
             break
@@ -80,6 +91,11 @@ def same_number(answer: str, gold: str) -> bool:
     """Exact rational equality, without any tolerance: 95, 95.0, +95 and "9 5" are one number."""
     a, g = number(answer), number(gold)
     return a is not None and a == g
+
+
+def same_value(answer: str, gold: str) -> bool:
+    """`same_number` for numbers as people write them: one numeral without spaces inside; `1 2` is not 12."""
+    return len(answer.split()) == 1 and same_number(answer, gold)
 
 
 def grade_answer(
