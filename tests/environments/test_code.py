@@ -1,0 +1,326 @@
+"""Programs are judged by what they do: other right ones earn 1, plausible wrong ones 0."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from places import Place, place_at
+
+from environments.catalogue import resolve
+from environments.code.fewer_steps import _SLOW, _text, meant, run
+from environments.task import Task
+
+FIB = """
+def count(n):
+    def pair(k):  # words without `aa` over a, b
+        if k == 0:
+            return 0, 1
+        a, b = pair(k // 2)
+        c, d = a * (2 * b - a) % P, (a * a + b * b) % P
+        return (d, (c + d) % P) if k % 2 else (c, d)
+    return pair(n + 2)[0] % P
+P = 998244353
+"""
+WAVES = """
+def cheapest(n, roads, start, goal):
+    best, todo = {start: 0}, [start]
+    for town in todo:
+        for a, b, cost, _ in out(roads).get(town, ()):
+            if best[town] + cost < best.get(b, 10**9):
+                best[b] = best[town] + cost
+                todo.append(b)
+    return best.get(goal, -1)
+KNOWN = {}
+def out(roads):
+    if id(roads) not in KNOWN:
+        KNOWN.clear()
+        KNOWN[id(roads)] = {}
+        for r in roads:
+            KNOWN[id(roads)].setdefault(r[0], []).append(r)
+    return KNOWN[id(roads)]
+"""
+FEWEST = """
+def cheapest(n, roads, start, goal):
+    cost, seen = {start: 0}, [start]
+    for town in seen:  # fewest roads, not the least cost
+        for a, b, c, _ in roads:
+            if a == town and b not in cost:
+                cost[b] = cost[town] + c
+                seen.append(b)
+    return cost.get(goal, -1)
+"""
+FIFO = """
+class Cache:
+    def __init__(self):
+        self.d, self.h, self.m, self.e = {}, 0, 0, 0
+    def put(self, k, v):
+        gone = []
+        if k not in self.d and len(self.d) == 2:
+            gone = [next(iter(self.d))]
+            del self.d[gone[0]]
+            self.e += 1
+        self.d[k] = v
+        return gone
+    def get(self, k):
+        if k in self.d:
+            self.h += 1
+        else:
+            self.m += 1
+        return self.d.get(k)
+    def stats(self):
+        return {"hits": self.h, "misses": self.m, "evictions": self.e}
+"""
+SUM = """
+def run(text):
+    import re
+    if not re.fullmatch(r" *-*( *-)* *[0-9]+ *([+] *(- *)*[0-9]+ *)*", text):
+        raise ValueError(text)
+    total = 0
+    for part in text.replace(" ", "").split("+"):
+        total += int(part.lstrip("-")) * (-1) ** part.count("-")
+    return total
+"""
+STACK = """
+def run(program):
+    stack, out = [], []
+    for t in program.split():
+        if t == ".":
+            if not stack:
+                raise ValueError
+            out.append(stack.pop())
+        elif t == "/":
+            b, a = stack.pop(), stack.pop()
+            if b == 0:
+                raise ValueError
+            stack.append(QUOTIENT)
+        else:
+            stack.append(int(t))
+    return out
+"""
+BYTE = """
+def encode(r):
+    return bytes([9, r["age"], 9 ^ r["age"]]).hex()
+def decode(s):
+    b = bytes.fromhex(s)
+    if len(b) != 3 or b[0] != 9 or b[2] != b[0] ^ b[1] or len(s) != 6:
+        raise ValueError
+    return {"age": b[1]}
+"""
+PRICE = """
+def quote(order):
+    cents = 300 if order["weight"] <= 500 else 500
+    return -(-cents * 125 // 100) if order["express"] else cents
+"""
+FILTER = """
+import sys
+rows, bad = {}, 0
+for line in sys.stdin.buffer.read().decode().split("\\n"):
+    cells = line.split(",")
+    if not line.strip(" "):
+        continue
+    try:
+        assert len(cells) == 2 and cells[1].lstrip("-").isdigit()
+    except AssertionError:
+        print("bad", file=sys.stderr)
+        bad = 2
+        continue
+    if int(cells[1]) >= int(sys.argv[1]):
+        rows[cells[0]] = rows.get(cells[0], 0) + int(cells[1])
+for key, total in sorted(rows.items(), key=lambda x: (-x[1], x[0])):
+    print(key, total, sep="\\t")
+sys.exit(bad)
+"""
+NAMES = {k: k for k in ("dup", "drop", "swap", "over", "rot", "if", "else", "then", "times", "next", "index", "store")}
+NAMES |= {"print": ".", "define": ":", "end": ";", "fetch": "@", "while": "while", "check": "check", "wend": "wend"}
+LANGUAGE = {"words": NAMES, "bits": 0, "floor": True, "true": 1, "first": 0, "down": False, "level": 1}
+ORDERS = [
+    [{"weight": w, "zone": "home", "express": e, "coupon": None, "items": []}]
+    for w in (500, 501)
+    for e in (True, False)
+]
+CALLS = [[[["put", "a", 1], ["put", "b", 2], ["get", "a"], ["put", "c", 3], ["get", "a"], ["put", "b", 4], ["stats"]]]]
+FIRST_OUT = {
+    "policy": "fifo",
+    "capacity": 2,
+    "sized": False,
+    "ttl": None,
+    "get_uses": True,
+    "put_uses": True,
+    "pins": False,
+}
+FIRST_OUT |= {"put_resets": False, "get_extends": False, "purge": False, "drop_value": False}
+COLUMNS = {
+    "fields": ["host", "ms"],
+    "input": "csv",
+    "where": ["ms", "at least"],
+    "mode": "sum",
+    "group": "host",
+    "number": "ms",
+}
+COLUMNS |= {"output": "tab", "bad": 2, "reverse": True}
+WORDS = {"letters": "ab", "forbidden": ["aa"], "run": 0, "residue": None, "last": None, "prime": 998244353}
+BINARY = {
+    "fields": [["age", "u8"]],
+    "magic": 9,
+    "big": True,
+    "high_first": True,
+    "sum": "xor",
+    "poly": 7,
+    "terminated": False,
+}
+CLEAN = {"unit": [["case", "upper", 0], ["cut", 3, 0]]}
+PORT = "M = 2**32 - 1\ndef ported(x, y):\n    return (x * y + 1) & M\n"
+PLUS = {"levels": [["left", [["+", "add"]]]], "prefix": ["-", "neg"], "tight": True}
+
+# id: info, the file, a right program (never the oracle's), wrong ones
+CASES: dict[str, tuple[dict[str, Any], str, str, list[str]]] = {
+    "code/pricing": (
+        {"name": "quote", "spec": [["tier", [500], [300, 500]], ["express", 25, "up"]], "cases": ORDERS},
+        "solution.py",
+        PRICE,
+        [
+            PRICE.replace("<= 500", "< 500"),
+            PRICE.replace("return -(-", "return 0.0 - (-"),
+            "def quote(order):\n    return 300",
+        ],
+    ),
+    "code/cache": (
+        {"name": "Cache", "spec": FIRST_OUT, "cases": CALLS},
+        "solution.py",
+        FIFO,
+        [
+            FIFO.replace("self.d[k] = v\n", "self.d.pop(k, 0)\n        self.d[k] = v\n        gone = gone[:0]\n"),
+            FIFO.replace("self.e += 1", ""),
+        ],
+    ),
+    "code/grammar": (
+        {"name": "run", "spec": PLUS, "cases": [["1+2"], ["--3 + -4"], [""], ["1 +"], ["1\t"], ["7 7"]]},
+        "solution.py",
+        SUM,
+        [SUM.replace("(-1) ** part.count", "(-1) * bool(1) ** part.count"), "def run(text):\n    return eval(text)"],
+    ),
+    "code/interpreter": (
+        {"name": "run", "spec": LANGUAGE, "cases": [["7 2 / . -7 2 / ."], ["."], ["1 0 /"]]},
+        "solution.py",
+        STACK.replace("QUOTIENT", "a // b"),
+        [STACK.replace("QUOTIENT", "int(a / b)"), STACK.replace("QUOTIENT", "a / b")],
+    ),
+    "code/codec": (
+        {"name": "both", "spec": BINARY, "seed": 1},
+        "solution.py",
+        BYTE,
+        [
+            BYTE.replace("len(b) != 3 or", ""),
+            BYTE.replace("or b[2] != b[0] ^ b[1]", ""),
+            BYTE.replace("b[0] != 9", "0"),
+        ],
+    ),
+    "code/cheapest_route": ({"name": "cheapest", "spec": {}, "seed": 3}, "solution.py", WAVES, [FEWEST]),
+    "code/count_words": (
+        {"name": "count", "spec": WORDS, "seed": 2},
+        "solution.py",
+        FIB,
+        [FIB.replace("n + 2", "n + 1"), FIB.replace("[0] % P", "[0] / 1")],
+    ),
+    "code/translate_c": (
+        {"name": "mix", "spec": PORT, "c": "", "cases": [[2**31, 3], [7, 8], [2**32 - 1, 2**32 - 1]]},
+        "solution.py",
+        "def mix(x, y):\n    return (y * x + 1) % 4294967296\n",
+        ["def mix(x, y):\n    return x * y + 1\n", "def mix(x, y):\n    return (x * y + 1) & 0x7FFFFFFF\n"],
+    ),
+    "code/merge_conflict": (
+        {"name": "call", "spec": CLEAN, "cases": [["unit", "abcdef"], ["unit", ""], ["old", "x"]], "conflict": ""},
+        "fields.py",
+        "def unit(text):\n    return text[:3].upper()\n",
+        ["def unit(text):\n    return text.upper()\n", "def unit(text):\n    return text[:3].upper()\nold = unit\n"],
+    ),
+    "code/table_filter": (
+        {"name": "main", "spec": COLUMNS, "cases": [["3", "a,3\nb,4\nc,2\na,9"], ["0", "a,x\nb,0\n\na,0\n"]]},
+        "filter.py",
+        FILTER,
+        [
+            FILTER.replace("sys.exit(bad)", ""),
+            FILTER.replace("(-x[1], x[0])", "-x[1], reverse=True"),
+            FILTER.replace(">=", ">"),
+        ],
+    ),
+    "code/regex": (
+        {
+            "spec": {"parts": [["range", 5, 25]], "separator": "-", "rules": []},
+            "texts": ["5", "4", "05", "25", "26", "19", "", "1", "10", "20\n", "2\u0665"],
+        },
+        "pattern.txt",
+        "[5-9]|1\\d|2[0-5]\n",
+        ["\\d+", "[5-9]|[12][0-9]", "5|9|1[0-9]", "(", "[5-9]|1\\d|2[0-5]\n\n", "(x+x+)+y|5"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with place_at(tmp_path_factory.mktemp("store")) as place:
+        yield place
+
+
+def reward(place: Place, name: str, task: Task, path: str, text: str) -> float | None:
+    sandbox = place.create()
+    try:
+        place(sandbox.write_file(path, text.encode()))
+        return place(resolve(name).judge(task, sandbox, "done")).reward  # type: ignore[attr-defined]
+    finally:
+        place(sandbox.close())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_other_right_programs_earn_1_and_wrong_ones_0(place: Place, name: str) -> None:
+    info, path, right, wrong = CASES[name]
+    task = Task(id="t", environment=name, prompt=(), info=info)
+    assert reward(place, name, task, path, right) == 1.0
+    for text in wrong:
+        assert reward(place, name, task, path, text) == 0.0, text
+
+
+def test_a_program_cannot_say_its_own_verdict(place: Place) -> None:
+    info, path, right, _ = CASES["code/pricing"]
+    task = Task(id="t", environment="code/pricing", prompt=(), info=info)
+    said = json.dumps([{"value": 375}, {"value": 300}, {"value": 625}, {"value": 0}])
+    assert reward(place, "code/pricing", task, path, f"import os\nos.write(1, {said!r}.encode())\nos._exit(0)\n") == 0.0
+    sandbox = place.create()
+    place(sandbox.write_file("x.py", right.encode()))
+    place.run(sandbox, "ln -s x.py solution.py")
+    assert place(resolve("code/pricing").judge(task, sandbox, "done")).reward == 0.0  # type: ignore[attr-defined]
+    place(sandbox.close())
+
+
+def test_tests_must_pass_the_right_program_and_kill_every_mutant(place: Place) -> None:
+    env: Any = resolve("code/kill_mutants")
+    task = env.task("train", 0, 2)
+    cases = json.loads(env.solve(task)[0][0][1]["text"])
+
+    def with_cases(cases: Any) -> float | None:
+        return reward(place, env.id, task, "cases.json", json.dumps(cases))
+
+    assert with_cases(cases[::-1]) == with_cases([*cases, cases[0]]) == 1.0
+    assert all(
+        with_cases(cases[:i] + cases[i + 1 :]) == 0.0 for i in range(len(cases))
+    )  # each of a greedy cover counts
+    first = cases[0]["want"]
+    assert with_cases([cases[0] | {"want": first + 1 if isinstance(first, int) else 0}, *cases[1:]]) == 0.0
+    assert with_cases(cases + [cases[0]] * 10) == with_cases([]) == with_cases({"cases": cases}) == 0.0
+    assert with_cases([cases[0] | {"why": 1}, *cases[1:]]) == 0.0
+
+
+def test_steps_are_counted_and_both_programs_compute_the_same(place: Place) -> None:
+    env: Any = resolve("code/fewer_steps")
+    for level in env.levels:
+        task = env.task("train", 1, level)
+        fast, slow = env.solve(task)[0][0][1]["text"], _text(task.info["parts"], _SLOW)
+        for inputs in task.info["inputs"]:
+            done = run(slow, inputs, 10**6)
+            assert done is not None and done[0] == meant(task.info["parts"], inputs)
+        assert reward(place, env.id, task, "fast.asm", "; mine\nset r9 5\n" + fast.replace("\n", " ; x\n")) == 1.0
+        for text in (slow, fast.replace("add r0", "sub r0"), fast + "nonsense r0\n", "halt\n", "a:\njmp a\n"):
+            assert reward(place, env.id, task, "fast.asm", text) == 0.0
