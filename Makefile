@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+# Test files that run side by side, each in one process.
+JOBS ?= 2
 PYTEST_ARGS ?=
 # What is checked and formatted.
 ROOMS := rl model rollout environments rewards kernels
@@ -11,13 +13,18 @@ ROOMS := rl model rollout environments rewards kernels
 train: $(VENV)/.base
 	$(VENV)/bin/jointrl train $(ARGS)
 
-test: $(VENV)/.full lint
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --cov --cov-report=term --cov-fail-under=85 $(PYTEST_ARGS)
+test: $(VENV)/.full .venv-games/.ready lint
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report=term --cov-fail-under=85 $(PYTEST_ARGS)
 
 lint: $(VENV)/.full
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy $(ROOMS)
+
+# The interpreter of the games that other packages bring: 21 wheels, some 10 s of processor time, once.
+.venv-games/.ready: requirements/games.lock | $(VENV)/.base
+	$(VENV)/bin/jointrl env install games
+	@touch $@
 
 # The locks anew, from what is installed in .venv: after an upgrade that was tested.
 lock: $(VENV)/.full

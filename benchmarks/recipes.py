@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.solo import Solo, configured
+from rl.config import TINY
 
 SUMMARY = Path(__file__).parent / "results" / "foundation-starts.json"
 _SMALL_FIRST = {"embed_tokens": 0.1, "conv1d": 0.1}
@@ -196,7 +197,7 @@ def main() -> None:
     p.add_argument("--recipes", nargs="+", default=list(RECIPES))
     p.add_argument("--seeds", nargs="+", type=int, default=[0])
     p.add_argument("--steps", type=int, default=80)
-    p.add_argument("--envs", nargs="+", default=["*"])
+    p.add_argument("--envs", nargs="+", default=[*TINY])
     p.add_argument("--tasks", type=int, default=1008)
     p.add_argument("--during", type=int, default=504)
     p.add_argument("--every", type=int, default=20)

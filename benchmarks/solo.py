@@ -18,7 +18,7 @@ from model.chat import ChatTokenizer
 from rewards.efforts import Effort
 from rl import evaluate
 from rl.assess import Assessed, assess
-from rl.config import Config
+from rl.config import TINY, Config
 from rl.examine import sample
 from rl.state import RunState
 from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
@@ -41,7 +41,7 @@ def configured(changes: dict[str, Any], seed: int) -> Config:
 class Solo:
     """A policy from a start, its mixture and its state; samples are exactly on policy."""
 
-    def __init__(self, config: Config, start: str | Path, envs: Sequence[str] = ("*",), device: str | None = None):
+    def __init__(self, config: Config, start: str | Path, envs: Sequence[str] = TINY, device: str | None = None):
         torch.set_num_threads(1)
         self.config = config
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

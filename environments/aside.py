@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from environments.sandbox.api import WORKSPACE, ExecResult, Sandbox, SnapshotId
+from environments.sandbox.api import WORKSPACE, ExecResult, LayerId, OnOutput, Sandbox, Session, SnapshotId
 
 T = TypeVar("T")
 
@@ -133,10 +133,11 @@ class _StandIn(Sandbox):
     """A sandbox of another loop: every call is carried out there."""
 
     def __init__(self, inner: Sandbox, home: asyncio.AbstractEventLoop) -> None:
-        self.id, self.task_id, self.capabilities = inner.id, inner.task_id, inner.capabilities
+        self.id, self.task_id, self.capabilities, self.net = inner.id, inner.task_id, inner.capabilities, inner.net
         self._inner, self._home = inner, home
 
-    async def _there(self, call: Coroutine[Any, Any, T]) -> T:
+    async def there(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call of the real sandbox where it lives."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
     async def exec(
@@ -147,18 +148,47 @@ class _StandIn(Sandbox):
         cwd: str = WORKSPACE,
         stdin: bytes = b"",
         background: bool = False,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
         how: dict[str, Any] = {"timeout": timeout, "cwd": cwd, "stdin": stdin, "background": background}
-        return await self._there(self._inner.exec(command, **how))
+        return await self.there(self._inner.exec(command, on_output=on_output, **how))
+
+    def session(self, name: str = "main") -> Session:
+        return _SessionStandIn(self, self._inner.session(name))
 
     async def read_file(self, path: str) -> bytes:
-        return await self._there(self._inner.read_file(path))
+        return await self.there(self._inner.read_file(path))
 
     async def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        await self._there(self._inner.write_file(path, data, mode))
+        await self.there(self._inner.write_file(path, data, mode))
 
     async def snapshot(self) -> SnapshotId:
-        return await self._there(self._inner.snapshot())
+        return await self.there(self._inner.snapshot())
+
+    async def freeze(self) -> LayerId:
+        return await self.there(self._inner.freeze())
+
+    async def fork(self, n: int) -> list[Sandbox]:
+        return [_StandIn(one, self._home) for one in await self.there(self._inner.fork(n))]
+
+    async def pause(self) -> None:
+        await self.there(self._inner.pause())
+
+    async def resume(self) -> None:
+        await self.there(self._inner.resume())
 
     async def close(self) -> None:
-        await self._there(self._inner.close())
+        await self.there(self._inner.close())
+
+
+class _SessionStandIn(Session):
+    """A shell session of a sandbox of another loop."""
+
+    def __init__(self, place: _StandIn, inner: Session) -> None:
+        self.name, self._place, self._inner = inner.name, place, inner
+
+    async def run(self, command: str, *, timeout: float = 30.0) -> ExecResult:
+        return await self._place.there(self._inner.run(command, timeout=timeout))
+
+    async def close(self) -> None:
+        await self._place.there(self._inner.close())

@@ -39,6 +39,12 @@ class Draft:
     prompt: str | Sequence[Message]
     answer: object
     info: dict = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    """Of this task, beside the environment's: what the controls of a run leave out."""
+
+    def messages(self) -> tuple[Message, ...]:
+        """The prompt as messages: a text is what the user says."""
+        return ({"role": "user", "content": self.prompt},) if isinstance(self.prompt, str) else tuple(self.prompt)
 
 
 class Environment:
@@ -50,6 +56,8 @@ class Environment:
     id: ClassVar[str] = ""
     """Catalogue id; the catalogue sets it on the instance where one class serves several ids."""
     domain: ClassVar[str] = "misc"
+    skills: ClassVar[tuple[str, ...]] = ()
+    """What is exercised, in words such as `planning` or `sql`."""
     tags: ClassVar[tuple[str, ...]] = ()
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3)
     """Difficulty levels, easiest first."""
@@ -58,12 +66,27 @@ class Environment:
     needs_sandbox: ClassVar[bool] = False
     needs_vision: ClassVar[bool] = False
     """Whether its messages hold images (`environments.images`)."""
+    secret_keys: ClassVar[tuple[str, ...]] = ("expected", "wanted", "solution", "gold", "hidden", "tests", "secret")
+    """Keys of `Task.info` whose values only the grader may know: `env check` looks for them in the agent's sandbox."""
+    in_sight: ClassVar[bool] = False
+    """Whether the answer, or what is expected, stands in the agent's files by the task's nature (a look-up)."""
+    whole_text: ClassVar[bool] = False
+    """Whether the whole last message is judged as it stands: no box is read, no blanks are taken off."""
+    rounded: ClassVar[bool] = False
+    """Whether answers near the gold are right too, by the question's own words."""
+    finite: ClassVar[bool] = False
+    """Whether tasks are rows of a file, as many as there are, rather than drawn."""
     license: ClassVar[str] = "Apache-2.0"
     """Licence of the data that the tasks carry (procedural tasks: ours)."""
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         """One task of this level from the given randomness; the only place where randomness enters."""
         raise NotImplementedError(f"{type(self).__name__} must define draw(rng, level)")
+
+    def complete(self, draft: Draft) -> Draft:
+        """The whole draft of a task that is kept. Where a prompt is long, `draw` only plans it, `key` reads the plan in
+        `info`, and the text is written here: a draft of the other split costs nothing."""
+        return draft
 
     def task(self, split: Split, index: int, level: int, seed: int = 0) -> Task:
         """The task of (split, level, index, seed): deterministic, and never the same prompt in both splits.
@@ -75,18 +98,16 @@ class Environment:
         for attempt in range(_MAX_DRAWS):
             rng = random.Random(f"{self.id}|{split}|{level}|{index}|{seed}|{attempt}")
             draft = self.draw(rng, level)
-            prompt: tuple[Message, ...] = (
-                ({"role": "user", "content": draft.prompt},) if isinstance(draft.prompt, str) else tuple(draft.prompt)
-            )
-            held_out = prompt_key(prompt) % TEST_SHARE == 0
+            held_out = self.key(draft.messages(), draft.info) % TEST_SHARE == 0
             if held_out == (split == "test"):
+                draft = self.complete(draft)
                 return Task(
                     id=f"{self.id}/{split}/{level}/{index}/{seed}",
                     environment=self.id,
-                    prompt=prompt,
+                    prompt=draft.messages(),
                     answer=draft.answer,
                     domain=self.domain,
-                    tags=self.tags,
+                    tags=(*self.tags, *(t for t in draft.tags if t not in self.tags)),
                     efforts=self.efforts,
                     level=level,
                     limits=self.limits,
@@ -95,12 +116,19 @@ class Environment:
                 )
         raise ValueError(f"{self.id} level {level} has no prompt in split {split}: widen its space")
 
+    def key(self, prompt: tuple[Message, ...], info: dict) -> int:
+        """What makes a task another one, a hash that decides its split: the prompt, and all that the policy meets."""
+        return prompt_key(prompt)
+
     def tools(self, task: Task) -> list[Tool]:
         """Tools that the policy may call in this task."""
         return []
 
     async def start(self, task: Task, sandbox: Sandbox | None) -> None:
         """Prepare the sandbox (files of the task); called once, before the first turn."""
+
+    async def on_restore(self, task: Task, sandbox: Sandbox) -> None:
+        """Start again what a snapshot does not hold (services); called where an episode goes on in a new sandbox."""
 
     async def step(self, task: Task, conversation: list[Message], sandbox: Sandbox | None) -> Step:
         """Answer the last assistant message. The default ends the episode: single turn."""

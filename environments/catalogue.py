@@ -8,39 +8,31 @@ import importlib.util
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from environments.adapters.reasoning_gym_sources import SOURCES
+from environments.adapters.host import interpreter
 from environments.base import Environment
 from environments.spec import EnvSpec
 
 
-def _primer(domain: str, names: str) -> list[EnvSpec]:
-    """Rows of `primer/<name>` for space-separated names: class `CamelCase` of `environments/primer/<name>.py`."""
+def _primer(domain: str, groups: list[tuple[str, str]]) -> list[EnvSpec]:
+    """Rows of `primer/<name>`, of (skills, names) in words: class `CamelCase` of `environments/primer/<name>.py`."""
     return [
         EnvSpec(
             id=f"primer/{name}",
             use=f"environments.primer.{name}:{name.title().replace('_', '')}",
             domain=domain,
+            skills=tuple(words.split()),
         )
+        for words, names in groups
         for name in names.split()
     ]
 
 
-def _reasoning_gym() -> list[EnvSpec]:
-    """Rows of `reasoning_gym/<dataset>`."""
-    return [
-        EnvSpec(
-            id=f"reasoning_gym/{name}",
-            use="environments.adapters.reasoning_gym:ReasoningGym",
-            args={"name": name},
-            domain=source.domain,
-            tags=("third_party",),
-            levels=tuple(range(1, len(source.configs) + 1)),
-            requires=("reasoning_gym",),
-        )
-        for name, source in SOURCES.items()
-    ]
+def _adapters() -> list[EnvSpec]:
+    """The rows of the foreign packages."""
+    return list(importlib.import_module("environments.adapters.rows").ROWS)
 
 
 def _workshop() -> list[EnvSpec]:
@@ -50,27 +42,77 @@ def _workshop() -> list[EnvSpec]:
     return list(importlib.import_module("environments.workshop.catalogue").WORKSHOP.values())
 
 
+FAMILIES: tuple[str, ...] = (
+    "apps",
+    "cad",
+    "code",
+    "data",
+    "facts",
+    "finance",
+    "games",
+    "instructions",
+    "logic",
+    "long_context",
+    "maths",
+    "office",
+    "repair",
+    "retrieval",
+    "software",
+    "terminal",
+    "vision",
+)
+"""Folders of `environments/` whose `rows.py` lists their environments."""
+
+
+def _families() -> list[EnvSpec]:
+    """The rows of all families."""
+    return [row for name in FAMILIES for row in importlib.import_module(f"environments.{name}.rows").ROWS]
+
+
 _ROWS: list[EnvSpec] = [
     *_primer(
         "strings",
-        "copy reverse count interleave rotate replace caesar reverse_words expand runs",
+        [
+            ("copying", "copy reverse"),
+            ("counting", "count"),
+            ("copying", "interleave rotate"),
+            ("substitution", "replace caesar"),
+            ("copying", "reverse_words"),
+            ("substitution", "expand"),
+            ("counting", "runs"),
+        ],
     ),
     *_primer(
         "lists",
-        "sort_letters sort_digits position item first_repeat dedupe majority after_last length median",
+        [
+            ("sorting", "sort_letters sort_digits"),
+            ("search", "position item first_repeat"),
+            ("sets", "dedupe"),
+            ("counting", "majority"),
+            ("search", "after_last"),
+            ("counting", "length"),
+            ("sorting", "median"),
+        ],
     ),
     *_primer(
         "arithmetic",
-        "largest smallest compare addition subtraction times_table multiply modulo digit_sum signed_sum clock pair_sum",
+        [
+            ("comparison", "largest smallest compare"),
+            ("arithmetic", "addition subtraction times_table multiply modulo digit_sum signed_sum clock"),
+            ("search arithmetic", "pair_sum"),
+        ],
     ),
-    *_primer("numbers", "from_binary to_base parity sequence"),
-    *_primer("logic", "bracket_depth close_brackets boolean walk"),
-    *_primer("sets", "members union common missing"),
-    *_primer("tables", "lookup chain"),
-    *_primer("programs", "assign machine swaps"),
-    EnvSpec("sight/squares", "environments.sight.squares:Squares", domain="images", needs_vision=True),
-    *_reasoning_gym(),
+    *_primer("numbers", [("number_bases", "from_binary to_base"), ("counting", "parity"), ("induction", "sequence")]),
+    *_primer("logic", [("stacks", "bracket_depth close_brackets"), ("logic", "boolean"), ("simulation", "walk")]),
+    *_primer("sets", [("sets", "members union common missing")]),
+    *_primer("tables", [("search", "lookup chain")]),
+    *_primer("programs", [("simulation", "assign machine swaps")]),
+    EnvSpec(
+        "sight/squares", "environments.sight.squares:Squares", domain="images", skills=("counting",), needs_vision=True
+    ),
+    *_adapters(),
     *_workshop(),
+    *_families(),
 ]
 
 CATALOGUE: dict[str, EnvSpec] = {spec.id: spec for spec in _ROWS}
@@ -88,7 +130,7 @@ def nearest(name: str) -> str:
 
 
 def spec_of(name: str) -> EnvSpec:
-    """The row of a catalogue id, or one made for an import path `package.module:Class`.
+    """The row of a catalogue id, or one made for an import path `package.module:Class` or a scheme (`harbor:/path`).
 
     Raises ValueError for an unknown id (naming the nearest) and for a path that leads to no Environment.
     """
@@ -96,11 +138,15 @@ def spec_of(name: str) -> EnvSpec:
         return CATALOGUE[name]
     if ":" not in name:
         raise ValueError(f"unknown environment {name!r}{nearest(name)}")
+    if (row := importlib.import_module("environments.adapters.rows").brought(name, _load)) is not None:
+        return row
     cls = _load(name)
     return EnvSpec(
         id=name,
         use=name,
         domain=cls.domain,
+        skills=tuple(cls.skills),
+        source="your own",
         tags=tuple(cls.tags),
         efforts=tuple(cls.efforts),
         levels=tuple(cls.levels),
@@ -171,7 +217,13 @@ def _why_not(spec: EnvSpec, exclude: Sequence[str], exclude_tags: Sequence[str])
         if tag in spec.tags:
             return f"has the excluded tag {tag!r}"
     for package in spec.requires:
-        if importlib.util.find_spec(package) is None:
+        if package.startswith("/"):
+            if not Path(package).exists():
+                return f"needs the program {package}, which this machine lacks"
+        elif package.startswith(".venv-"):
+            if not interpreter(package.removeprefix(".venv-")).exists():
+                return f"needs the interpreter {package}: run `jointrl env install {package.removeprefix('.venv-')}`"
+        elif importlib.util.find_spec(package) is None:
             return f"needs the package {package!r}, which is not installed"
     return None
 

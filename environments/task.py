@@ -116,7 +116,11 @@ class Task:
         return Task(**row)
 
 
-def prompt_key(prompt: tuple[Message, ...]) -> int:
-    """A 64-bit hash of a prompt's text and images; splits and de-duplication are decided by it."""
-    text = json.dumps([[m["role"], m["content"]] for m in prompt], ensure_ascii=False)
+def prompt_key(prompt: tuple[Message, ...], world: Any = None) -> int:
+    """A 64-bit hash of a prompt's text and images; splits and de-duplication are decided by it.
+
+    `world` (a JSON value) is what else makes a task another one: the files or records that the policy will find.
+    """
+    said = [[m["role"], m["content"]] for m in prompt]
+    text = json.dumps(said if world is None else [said, world], ensure_ascii=False)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -9,9 +9,10 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from environments.sandbox.backends import BACKENDS
 from model.checkpoint_config import architecture
 from rewards.efforts import Effort
-from rl import algorithms
+from rl import algorithms, sandboxes
 from rl.config import Config, ModelConfig
 from rl.errors import UserError
 from rl.learner.initial import start_files
@@ -31,7 +32,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "effort.kind": ("budget", "price", "none"),
     "learner.optimizer": OPTIMIZERS,
     "learner.train_vision": ("none", "projector", "all"),
-    "sandbox.backend": ("bwrap",),
+    "sandbox.backend": BACKENDS,
     "logging.wandb.mode": ("offline", "online", "disabled"),
     "cluster.weights": ("bf16", "fp32"),
     "cluster.gradients": ("fp32", "bf16"),
@@ -47,7 +48,7 @@ _BOUNDS: dict[tuple[str, int], str] = {
     (">=", 0): "seed envs.floor envs.focus effort.warmup_steps effort.ramp_steps algorithm.max_staleness "
     "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage "
     "learner.chunk_tokens learner.beta1 learner.beta2 evaluation.every cluster.zero_stage cluster.reserve_gb "
-    "learner.index_loss learner.index_warmup_steps learner.mtp_loss "
+    "learner.index_loss learner.index_warmup_steps learner.mtp_loss controls.evaluate_excluded "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
@@ -388,7 +389,8 @@ def check_environments(config: Config) -> list[Check]:
 
     try:
         specs, left_out = selected(config)
-        limits = {s.id: resolve(s.id).limits for s in specs}
+        apart = excluded(config)
+        limits = {s.id: resolve(s.id).limits for s in [*specs, *apart]}
     except (ValueError, ImportError) as error:
         return [Check(Verdict.FAIL, "environments", str(error))]
     fail = []
@@ -401,7 +403,7 @@ def check_environments(config: Config) -> list[Check]:
         fail.append(f"{', '.join(shown)} shows images, which this policy does not see: {why}, or leave it out")
     if shown and config.learner.chunk_tokens:
         fail.append(f"{', '.join(shown)} shows images, and chunks are of text: set learner.chunk_tokens=0")
-    for s in specs:
+    for s in [*specs, *apart]:
         if not set(s.efforts) & set(on):
             fail.append(f"{s.id} allows {', '.join(s.efforts)}, none of which is enabled: exclude it")
         if limits[s.id].tokens >= config.engine.max_context:
@@ -409,6 +411,11 @@ def check_environments(config: Config) -> list[Check]:
                 f"{s.id} may answer {limits[s.id].tokens} tokens, which with its prompt is more than "
                 f"engine.max_context={config.engine.max_context}: raise that, or exclude it"
             )
+    if config.controls.evaluate_excluded and not apart:
+        fail.append(
+            "controls.evaluate_excluded asks for tasks of excluded environments, and controls.exclude_tags leaves none "
+            "out: set it to 0"
+        )
     if fail:
         return [Check(Verdict.FAIL, "environments", text) for text in fail]
     domains = len({s.domain for s in specs})
@@ -430,6 +437,17 @@ def selected(config: Config) -> tuple[list[EnvSpec], list[tuple[str, str]]]:
     from environments.catalogue import select
 
     return select(config.envs.names, config.envs.exclude, config.controls.exclude_tags, not blind(config))
+
+
+def excluded(config: Config) -> list[EnvSpec]:
+    """The environments that the run would draw from without controls.exclude_tags, and evaluates alone if asked to."""
+    from environments.catalogue import select
+
+    if not (config.controls.exclude_tags and config.controls.evaluate_excluded):
+        return []
+    kept = {spec.id for spec in selected(config)[0]}
+    every, _ = select(config.envs.names, config.envs.exclude, (), not blind(config))
+    return [spec for spec in every if spec.id not in kept]
 
 
 def blind(config: Config) -> str:
@@ -475,6 +493,14 @@ def check_sight(config: Config) -> list[Check]:
             f"seen; learner.train_vision={learner.train_vision}",
         )
     ]
+
+
+def check_sandbox(config: Config) -> list[Check]:
+    """Where sandboxes come from."""
+    wrong = sandboxes.check(config.sandbox)
+    if wrong:
+        return [Check(Verdict.FAIL, "sandbox", text) for text in wrong]
+    return [Check(Verdict.PASS, "sandbox", config.sandbox.backend)]
 
 
 def enabled_efforts(config: Config) -> list[Effort]:

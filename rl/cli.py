@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from rl.config import Config
+from rl.config import Config, SandboxConfig
 from rl.errors import UserError
 
 EXAMPLES = """\
@@ -135,6 +135,7 @@ def parser() -> argparse.ArgumentParser:
     _add_ckpt(commands)
     doctor = command("doctor", _doctor, "check this machine and its packages, and say how to mend what is wrong")
     doctor.add_argument("--ray", action="store_true", help="also start and stop a local Ray")
+    _add_sandboxd(commands)
     commands.add_parser("warmup", help="train a policy's start on oracle demonstrations (own flags: --help)")
     bench = command("bench", _bench, "run a benchmark of benchmarks/, or list them")
     bench.add_argument("name", nargs="?", help="file name without .py")
@@ -143,20 +144,34 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_env(commands: argparse._SubParsersAction) -> None:
-    env = commands.add_parser("env", help="list, check or try environments")
+    env = commands.add_parser("env", help="list, check, try or begin environments")
     kinds = env.add_subparsers(metavar="WHAT", required=True)
-    names = "catalogue ids, globs such as 'primer/*', or import paths package.module:Class (default: all)"
+    names = "catalogue ids, globs such as 'primer/*', or import paths package.module:Class"
 
     found = kinds.add_parser("list", help="every environment of the catalogue")
-    found.add_argument("names", nargs="*", default=["*"], help=names)
+    found.add_argument("names", nargs="*", default=["*"], help=f"{names} (default: all)")
+    found.add_argument("--domain", help="only of this domain")
+    found.add_argument("--tag", help="only with this tag")
     found.add_argument("--json", action="store_true", help="as a JSON list of rows")
     found.set_defaults(run=lambda args: _environments().list_environments(args))
 
     check = kinds.add_parser("check", help="prove that gold earns 1, an empty answer 0, and the other laws")
-    check.add_argument("names", nargs="*", default=["*"], help=names)
-    check.add_argument("--rows", type=int, default=4, help="tasks of each level (default: %(default)s)")
+    check.add_argument("names", nargs="*", help=names)
+    check.add_argument("--all", action="store_true", help="the whole catalogue")
+    check.add_argument(
+        "--rows", type=int, default=4, help="tasks of each level, one in a sandbox (default: %(default)s)"
+    )
+    check.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at once (default: %(default)s)")
+    check.add_argument("--quick", action="store_true", help="few tasks and texts: for continuous integration")
     check.add_argument("--json", action="store_true", help="as a JSON list of reports")
     check.set_defaults(run=lambda args: _environments().check_environments(args))
+
+    new = kinds.add_parser("new", help="write a file with a first environment that passes its check")
+    new.add_argument("path", help="the file, such as mine.py: class Mine, named mine:Mine")
+    new.add_argument("--kind", choices=("question", "simulation", "workspace", "image"), default="question",
+                     help="one answer, tools on a world in memory, a sandbox with a shell, a picture "
+                     "(default: %(default)s)")  # fmt: skip
+    new.set_defaults(run=lambda args: _environments().new_environment(args))
 
     run = kinds.add_parser("run", help="play episodes without a model, and print what was said and its grade")
     run.add_argument("name", help="a catalogue id or an import path package.module:Class")
@@ -168,6 +183,28 @@ def _add_env(commands: argparse._SubParsersAction) -> None:
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--json", action="store_true", help="as a JSON list of episodes")
     run.set_defaults(run=lambda args: _environments().run_environment(args))
+
+    install = kinds.add_parser("install", help="make the interpreter that foreign environments run in")
+    install.add_argument("name", help="games (textarena and gymnasium), or verifiers")
+    install.set_defaults(run=lambda args: _environments().install_interpreter(args))
+
+
+def _add_sandboxd(commands: argparse._SubParsersAction) -> None:
+    defaults = SandboxConfig()
+    about = "give this machine's sandboxes to workers on other machines (docs/sandbox.md)"
+    serve = commands.add_parser("sandboxd", help=about, description=about)
+    serve.add_argument("--store", default="sandboxd", help="folder of snapshots (default: %(default)s)")
+    serve.add_argument("--token-file", default="sandboxd.token", metavar="FILE",
+                       help="what clients must know; written if it is not there (default: %(default)s)")  # fmt: skip
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    serve.add_argument("--port", type=int, default=8431, help="(default: %(default)s)")
+    serve.add_argument("--cert", metavar="PEM", help="certificate chain: https, needed beyond loopback")
+    serve.add_argument("--key", metavar="PEM", help="its private key")
+    serve.add_argument("--plain", action="store_true", help="http beyond loopback: the token can be read on the way")
+    serve.add_argument("--max-live", type=int, default=256, help="sandboxes at once (default: %(default)s)")
+    serve.add_argument("--memory-mb", type=int, default=defaults.memory_mb, help="of each, at most (%(default)s)")
+    serve.add_argument("--lifetime-s", type=float, default=defaults.lifetime_s, help="of each, at most (%(default)s)")
+    serve.set_defaults(run=_sandboxd)
 
 
 def _add_ckpt(commands: argparse._SubParsersAction) -> None:
@@ -273,6 +310,12 @@ def _doctor(args: argparse.Namespace) -> int:
     from rl.doctor import examine
 
     return examine(start_ray=args.ray)
+
+
+def _sandboxd(args: argparse.Namespace) -> int:
+    from rl.sandboxes import serve
+
+    return serve(args)
 
 
 def _bench(args: argparse.Namespace) -> int:

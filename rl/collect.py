@@ -19,6 +19,7 @@ from rl.errors import UserError
 from rl.ledger import GroupState, Ledger, LedgerError
 from rl.mixture import Mixture
 from rollout.buffer import RolloutBuffer
+from rollout.controls import refuse
 from rollout.trajectory import Group, GroupOrder
 
 _QUIET_S = 5.0
@@ -158,6 +159,8 @@ class Collector:
         """What was drawn, retired and is pending in this step."""
         out = {"groups/drawn": float(self.drawn), "groups/in_flight": float(self.buffer.in_flight)}
         out["groups/waiting"] = float(len(self.buffer))
+        if self.mixture.left_out:
+            out["controls/tasks_left_out"] = float(self.mixture.left_out.total())
         return out | {f"groups/retired/{reason}": float(n) for reason, n in self.retired.items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -196,6 +199,7 @@ class Collector:
     def _start(self, orders: list[tuple[GroupOrder, int]]) -> None:
         """Orders, and the versions from which they count as generated."""
         for order, version in orders:
+            refuse(order, self.config.controls.exclude_tags)
             self.ledger.dispatch(order.id)
             self.buffer.start(order, version)
         if orders:

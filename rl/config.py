@@ -93,11 +93,34 @@ class RolloutConfig:
     """Valid samples below which a group carries no signal and is retired as too small."""
 
 
+TINY = (
+    "primer/*",
+    "workshop/*",
+    *(
+        f"reasoning_gym/{name}"
+        for name in (
+            "chain_sum",
+            "basic_arithmetic",
+            "products",
+            "gcd",
+            "lcm",
+            "fraction_simplification",
+            "prime_factorization",
+            "simple_equations",
+            "number_sorting",
+            "spell_backward",
+            "letter_counting",
+        )
+    ),
+)
+"""What a tiny policy can learn, and was trained on: the environments with short prompts and answers."""
+
+
 @dataclass
 class EnvsConfig:
     """The mixture over environments."""
 
-    names: list[str] = field(default_factory=lambda: ["*"])
+    names: list[str] = field(default_factory=lambda: [*TINY])
     """Catalogue ids or globs (`primer/*`), or import paths `package.module:Class`."""
     exclude: list[str] = field(default_factory=list)
     """Catalogue ids or globs left out."""
@@ -112,6 +135,9 @@ class EnvsConfig:
     """How sharply: 0 draws all alike."""
     floor: float = 0.05
     """Weight that keeps solved and unsolved environments in the mixture."""
+    refuse_failing: bool = True
+    """Do not start with an environment that fails `jointrl env check`. Your own are checked quickly where they were
+    never checked as they stand; the tests guarantee those of the catalogue."""
 
 
 @dataclass
@@ -242,7 +268,13 @@ class SandboxConfig:
     """Where multi-turn environments happen."""
 
     backend: str = "bwrap"
-    """bwrap (local bubblewrap)."""
+    """bwrap (local bubblewrap), sandboxd (another machine's), docker, podman, kubernetes, e2b, modal or daytona."""
+    url: str | None = None
+    """sandboxd: where `jointrl sandboxd` listens, as http://HOST:PORT or https://HOST:PORT."""
+    token_file: str | None = None
+    """sandboxd: file with its token, as `jointrl sandboxd --token-file` wrote it."""
+    image: str | None = None
+    """docker, podman, kubernetes, e2b (a template), modal, daytona: what sandboxes are made of; needs bash and tar."""
     max_live: int = 64
     """Sandboxes alive at once on one worker; more episodes wait."""
     lifetime_s: float = 600.0
@@ -295,7 +327,10 @@ class ControlsConfig:
     """What must not be trained on."""
 
     exclude_tags: list[str] = field(default_factory=list)
-    """Environments and tasks with one of these tags are left out; the audit is in the run folder."""
+    """Environments and tasks with one of these tags are never trained on; the audit is `controls.json` of the run."""
+    evaluate_excluded: int = 0
+    """Held-out tasks of the environments that are left out for their tags, before and after training: what leaving them
+    out does to what the policy can do there. Their metrics begin with `excluded/`."""
 
 
 @dataclass

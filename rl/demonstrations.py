@@ -23,10 +23,11 @@ import numpy as np
 
 from environments.base import TEST_SHARE, Environment, Style
 from environments.catalogue import resolve, select
-from environments.task import Task, prompt_key
+from environments.task import Task
 from model.chat import ChatTokenizer
 from model.xtml import conversation_parts
 from rewards.efforts import Effort
+from rl.config import TINY
 
 STYLES: tuple[Style, ...] = ("direct", "worked", "checked")
 
@@ -51,7 +52,7 @@ class Recipe:
     `weights`: how often each environment is drawn, by id (1 where it is not named).
     """
 
-    environments: tuple[str, ...] = ("*",)
+    environments: tuple[str, ...] = TINY
     exclude: tuple[str, ...] = ()
     levels: tuple[int, ...] = (1, 2)
     styles: dict[str, tuple[float, float, float]] = field(default_factory=lambda: dict(STYLE_MIX))
@@ -102,7 +103,7 @@ def draw(recipe: Recipe, envs: list[Environment], rng: random.Random) -> tuple[i
     level = rng.choice(levels_of(env, recipe.levels))
     effort = rng.choice(env.efforts)
     task = env.task("train", rng.getrandbits(40), level, recipe.seed)
-    if prompt_key(task.prompt) % TEST_SHARE == 0:
+    if env.key(task.prompt, task.info) % TEST_SHARE == 0:
         raise ValueError(f"{env.id} gave a held-out prompt in its train split: {task.id}")
     return at, task, effort, rng.choices(STYLES, recipe.styles[effort])[0]
 
@@ -218,7 +219,7 @@ def main() -> None:
     """`python -m rl.demonstrations corpus | python -m model.train_tokenizer`, or `... speed`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["corpus", "speed"])
-    parser.add_argument("--envs", nargs="*", default=["*"], help="catalogue ids or globs")
+    parser.add_argument("--envs", nargs="*", default=[*TINY], help="catalogue ids or globs")
     parser.add_argument("--levels", nargs="*", type=int, default=[1, 2, 3])
     parser.add_argument("--sequences", type=int, default=20000)
     args = parser.parse_args()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.machinery
 import logging
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -112,29 +110,9 @@ def _sandbox() -> Iterator[Check]:
     from environments.sandbox.doctor import probe
 
     for feature in probe():
-        bad = Verdict.WARN if feature.feature == "overlay" else Verdict.FAIL  # it works without, with more memory
+        bad = Verdict.WARN if feature.optional else Verdict.FAIL
         text = feature.detail if feature.ok else f"{feature.detail}: {feature.fix}"
         yield Check(Verdict.PASS if feature.ok else bad, f"sandbox, {feature.feature}", text)
-
-
-def no_sandbox() -> str | None:
-    """Why this machine gives no sandbox (with the way to mend it), by making one; None if it does."""
-    from environments.sandbox.api import SandboxError
-    from environments.sandbox.local import LocalSandboxes
-
-    async def attempt() -> None:
-        with tempfile.TemporaryDirectory(prefix="jointrl-try-") as folder:
-            sandboxes = LocalSandboxes(folder)
-            try:
-                await (await sandboxes.create("try")).close()
-            finally:
-                await sandboxes.close()
-
-    try:
-        asyncio.run(attempt())
-    except SandboxError as error:
-        return str(error)
-    return None
 
 
 def _leftovers() -> Iterator[Check]:

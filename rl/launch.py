@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from rl import disk, runfiles
-from rl.checks import Verdict, selected
+from rl.checks import Verdict, excluded, selected
 from rl.compose import compose, expand
 from rl.config import Config
 from rl.errors import UserError
@@ -25,6 +25,7 @@ def train(overrides: list[str]) -> int:
     _refuse(config)
     run_dir = run_folder(config)
     _refuse_without_sandbox(config)
+    _refuse_failing(config)
     if run_dir.exists():
         shutil.rmtree(run_dir)  # run_folder has seen that run.overwrite says so, and that it is a run
     from rl.loop import train as carry_out
@@ -123,12 +124,20 @@ def _refuse(config: Config) -> None:
 
 def _refuse_without_sandbox(config: Config) -> None:
     """Raise a UserError if an environment needs a sandbox and this machine gives none."""
-    from rl.doctor import no_sandbox
+    from rl.sandboxes import unreachable
 
     specs, _ = selected(config)
-    needing = [spec.id for spec in specs if spec.needs_sandbox]
-    if needing and (problem := no_sandbox()):
+    needing = [spec.id for spec in [*specs, *excluded(config)] if spec.needs_sandbox]
+    if needing and (problem := unreachable(config.sandbox)):
         raise UserError(f"{', '.join(needing)} need a sandbox: {problem}; mend that, or leave them out (envs.exclude)")
+
+
+def _refuse_failing(config: Config) -> None:
+    """Raise a UserError if an environment does not hold the laws of `jointrl env check`, unless that is allowed."""
+    from rl.env_commands import refuse_failing
+
+    if config.envs.refuse_failing:
+        refuse_failing([*selected(config)[0], *excluded(config)])
 
 
 def _job_name(base: str, swept: list[str]) -> str:

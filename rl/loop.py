@@ -15,7 +15,7 @@ from environments.catalogue import resolve
 from rl import checkpoint, disk, evaluate, runfiles
 from rl.assess import Assessed, assess, step_metrics, ungraded
 from rl.batch import build_batch
-from rl.checks import selected
+from rl.checks import excluded, selected
 from rl.clock import Clock
 from rl.cluster import Cluster
 from rl.collect import Collector, StarvedError
@@ -88,9 +88,11 @@ class Run:
     def __init__(self, config: Config, run_dir: Path, log: RunLog, folder: Path | None) -> None:
         self.config, self.run_dir, self.log, self.folder = config, run_dir, log, folder
         specs, left_out = selected(config)
-        log.audit([{"id": id, "reason": reason} for id, reason in left_out])
+        self.left_out = [{"id": id, "reason": reason} for id, reason in left_out]
         self.environments = environments = [resolve(s.id) for s in specs]
         self.pairs = held_out(config, environments, config.evaluation.tasks)
+        apart = [resolve(s.id) for s in excluded(config)]
+        self.excluded_pairs = held_out(config, apart, config.controls.evaluate_excluded) if apart else []
         self.state = RunState(config, environments)
         self.ledger = Ledger(run_dir / "ledger.jsonl")
         self.warned: set[str] = set()
@@ -98,6 +100,7 @@ class Run:
         self.saved = checkpoint.load_state(folder) if folder else None
         if self.saved:
             self.state.load_state_dict(self.saved)
+        self.audit()
         self.ledger.rollback(self.saved["ledger_seq"] if self.saved else 0)
 
     def go(self) -> None:
@@ -120,6 +123,7 @@ class Run:
                 pairs = state.mixture.calibration(config.evaluation.calibration_tasks)
                 state.calibrate(self.evaluate("calibration", pairs, greedy=False))
                 state.before = self.evaluate("before", self.pairs, config.evaluation.greedy)
+                self.evaluate_excluded("before")
                 self.save()
             starved: StarvedError | None = None
             while state.step < config.steps and starved is None:
@@ -129,6 +133,7 @@ class Run:
                     starved = error
                     log.alert(f"step {state.step}: {error}")
             after = self.evaluate("after", self.pairs, config.evaluation.greedy)
+            self.evaluate_excluded("after")
         for entry in self.ledger.unsettled():
             self.ledger.retire(entry.id, "run_ended")
         self.ledger.close()
@@ -183,6 +188,15 @@ class Run:
         self.warn(evaluate.ungraded(rows))
         return rows
 
+    def evaluate_excluded(self, when: str) -> None:
+        """What the policy can do where it is never trained; logged apart as `excluded_before` and `excluded_after`."""
+        if self.excluded_pairs:
+            self.evaluate(f"excluded_{when}", self.excluded_pairs, self.config.evaluation.greedy)
+
+    def audit(self) -> None:
+        """Write down what the controls leave out: environments, and tasks so far."""
+        self.log.audit([*self.left_out, *self.state.mixture.audit()])
+
     def warn(self, about: dict[str, str]) -> None:
         """One alert for each environment, the first time that something is wrong with it."""
         for environment, why in about.items():
@@ -200,4 +214,5 @@ class Run:
         state = self.state.state_dict() | {"collector": self.collector.state_dict(), "ledger_seq": self.ledger.sync()}
         root, keep = self.run_dir / "checkpoints", self.config.logging.keep_checkpoints
         folder = checkpoint.save(root, self.state.step, self.house.learners.save, state, keep)
+        self.audit()
         self.log.event("checkpoint", folder=folder.name, step=self.state.step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import random
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,11 @@ from rewards.efforts import Effort
 from rewards.grade import brief
 from rl.config import Config
 from rl.errors import UserError
+from rollout.controls import excluded_tag
 from rollout.trajectory import GroupOrder
 
+_MAX_LEFT_OUT = 1000
+"""Tasks in a row that the controls may leave out: then nothing of that environment is left to draw."""
 _DECAY = 0.8
 """Memory of a cell per group: about the last five groups, since the policy moves."""
 
@@ -50,6 +54,8 @@ class Mixture:
         self.environments = {e.id: e for e in environments}
         self.drawn = 0
         self.indices: dict[tuple[str, int], int] = {}
+        self.left_out: Counter[tuple[str, str]] = Counter()
+        """(environment, excluded tag) -> tasks that were drawn and left out."""
         self.cells: dict[tuple[str, int, Effort], Cell] = {}
         self.base_weight: dict[tuple[str, int, Effort], float] = {}
         for env in environments:
@@ -75,14 +81,34 @@ class Mixture:
             for k, c in self.cells.items()
         ]
         env_id, level, effort = rng.choices(keys, weights)[0]
-        index = self.indices.get((env_id, level), 0)
-        self.indices[env_id, level] = index + 1
+        task = self._next(env_id, level)
         self.cells[env_id, level, effort].draws += 1
-        task = make(self.environments[env_id], "train", index, level, self.config.seed)
         id = f"g{self.drawn:06d}"
         self.drawn += 1
         seeds = tuple(sample_seed(self.config.seed, task.id, effort, i) for i in range(group_size))
         return GroupOrder(id, task, effort, seeds, temperature=self.config.algorithm.temperature)
+
+    def _next(self, env_id: str, level: int) -> Task:
+        """The next task of an environment that the controls allow; what they leave out is counted."""
+        for _ in range(_MAX_LEFT_OUT):
+            index = self.indices.get((env_id, level), 0)
+            self.indices[env_id, level] = index + 1
+            task = make(self.environments[env_id], "train", index, level, self.config.seed)
+            tag = excluded_tag(task, self.config.controls.exclude_tags)
+            if tag is None:
+                return task
+            self.left_out[env_id, tag] += 1
+        raise UserError(
+            f"{_MAX_LEFT_OUT} tasks of {env_id} level {level} in a row have the excluded tag {tag!r} "
+            "(controls.exclude_tags): leave the environment out (envs.exclude)"
+        )
+
+    def audit(self) -> list[dict[str, Any]]:
+        """The tasks that the controls left out so far: environment, reason, number."""
+        return [
+            {"id": env, "reason": f"tasks with the excluded tag {tag!r}", "tasks": n}
+            for (env, tag), n in sorted(self.left_out.items())
+        ]
 
     def calibration(self, n: int) -> list[tuple[Task, Effort]]:
         """n (task, effort) pairs to measure the policy on before training, spread evenly over environments, and within
@@ -94,7 +120,9 @@ class Mixture:
         for i in range(n):
             k, at = divmod(i, len(names))
             level, effort = own[names[at]][k % len(own[names[at]])]
-            pairs.append((make(self.environments[names[at]], "train", -1 - k, level, self.config.seed), effort))
+            task = make(self.environments[names[at]], "train", -1 - k, level, self.config.seed)
+            if excluded_tag(task, self.config.controls.exclude_tags) is None:
+                pairs.append((task, effort))
         return pairs
 
     def observe(self, task: Task, effort: Effort, solved: float, samples: int) -> None:
@@ -118,6 +146,7 @@ class Mixture:
             "seed": self.config.seed,
             "drawn": self.drawn,
             "indices": [[*k, v] for k, v in self.indices.items()],
+            "left_out": [[*k, v] for k, v in self.left_out.items()],
             "cells": [[e, lv, str(ef), c.draws, c.solve, c.contrast] for (e, lv, ef), c in self.cells.items()],
         }
 
@@ -129,6 +158,7 @@ class Mixture:
             raise ValueError(f"the checkpoint's mixture does not fit this configuration (seed or cells differ: {odd})")
         self.drawn = state["drawn"]
         self.indices = {(e, lv): n for e, lv, n in state["indices"]}
+        self.left_out = Counter({(e, tag): n for e, tag, n in state["left_out"]})
         for e, lv, ef, *values in state["cells"]:
             self.cells[e, lv, Effort(ef)] = Cell(*values)
 

@@ -20,6 +20,7 @@ from rl.checks import (
     check_efforts,
     check_environments,
     check_policy,
+    check_sandbox,
     check_sight,
     check_values,
 )
@@ -115,7 +116,7 @@ def plan(config: Config, cores: int, memory: int, gpus: int, room: int | None = 
         return Plan(config, [], [], [c for c in checks if c.verdict == Verdict.FAIL])
     checks += [*check_policy(config, size), *check_auxiliary(config, size), *check_sight(config)]
     checks += [*check_algorithm(config), *check_batch(config), *check_folder(config, size, gpus)]
-    checks += [*check_efforts(config), *check_environments(config)]
+    checks += [*check_efforts(config), *check_environments(config), *check_sandbox(config)]
     processes = _processes(config, size, gpus)
     checks += _fits(config, size, processes, cores, memory, gpus)
     if room is not None:

@@ -147,18 +147,19 @@ class RunLog:
     def evaluation(self, step: int, label: str, evaluated: list[report.Row]) -> None:
         """All rows of one evaluation (rl/report.py::Row) under a label such as `before`; its summary is an event.
 
-        The calibration is an event of its own kind: its tasks are no held-out ones.
+        The calibration is an event of its own kind, and so are environments that are never trained on (`excluded_*`).
         """
         rows = ({"attempt": self.attempt, "step": step, **row} for row in evaluated)
         self._append(f"evaluations/{label}.jsonl", *rows)
-        calibration = label == "calibration"
+        # What is no held-out task of the environments that are trained on is an event of its own kind.
+        kind = "calibration" if label == "calibration" else "excluded" if label.startswith("excluded_") else "eval"
         values = {
-            f"{'calibration' if calibration else 'eval'}/{purpose}/{key}": value
+            f"{kind}/{purpose}/{key}": value
             for purpose in ("sampled", "greedy")
             if any(row["purpose"] == purpose for row in evaluated)
             for key, value in evaluate.summary(evaluated, purpose).items()
         }
-        self.event("calibration" if calibration else "evaluation", step=step, label=label, **values)
+        self.event("evaluation" if kind == "eval" else kind, step=step, label=label, **values)
         self._copy(step, values)
 
     def audit(self, left_out: Any) -> None:
@@ -176,10 +177,15 @@ class RunLog:
         """The run has done all its steps: write summary.json and print the closing table."""
         result = {"steps": self._last_step + 1, "groups": dict(groups), "retired": dict(retired)}
         result["change"] = report.summary(before, after)
+        apart = [runfiles.evaluation(self.run_dir, f"excluded_{when}") for when in ("before", "after")]
+        if all(apart):
+            result["excluded"] = report.summary(*apart)
         runfiles.write(self.run_dir / "summary.json", json.dumps(result, indent=2) + "\n")
         self.progress.close()
         self.event("finished", steps=self._last_step + 1)
         with suppress(BrokenPipeError):  # whoever read this has gone; it is all in the folder
+            if all(apart):
+                print(f"\nevaluated only, left out by controls.exclude_tags:\n{report.render(*apart)}")
             print(f"\n{report.render(before, after)}\ngroups: {_counts(groups)}; retired: {_counts(retired)}")
             print(f"run folder: {self.run_dir}", flush=True)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from model.chat import VOCABULARY, ChatTokenizer
+from rl.config import TINY
 from rl.demonstrations import STYLE_MIX, Recipe, stream
 
 
@@ -25,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     """The command's flags."""
     p = argparse.ArgumentParser(prog="jointrl warmup", description=__doc__.split("\n")[0] if __doc__ else None)
     p.add_argument("--preset", default="tiny", help="preset of the K3 family")
-    p.add_argument("--envs", nargs="+", default=["*"], help="catalogue ids or globs")
+    p.add_argument("--envs", nargs="+", default=[*TINY], help="catalogue ids or globs")
     p.add_argument("--exclude", nargs="*", default=[], help="catalogue ids or globs left out")
     p.add_argument("--levels", nargs="+", type=int, default=[1, 2], help="levels to train and to examine")
     p.add_argument("--tokens", type=float, default=60e6, help="length of the schedule; step sizes fall over it")

@@ -262,11 +262,11 @@ class Episode:
         if factory is not None and self.sandbox is None:
             snapshot = next((s for s in reversed(self._snapshots) if s), None)
             self.sandbox = await factory.create(task.id, snapshot)
-            if snapshot is None:
-                begin = time.monotonic()
-                env = self.stage.env
-                await aside(env.id, partial(env.start, task), self.sandbox, task.limits.seconds)
-                self.seconds["environment"] += time.monotonic() - begin
+            begin = time.monotonic()
+            env = self.stage.env
+            ready = env.start if snapshot is None else env.on_restore
+            await aside(env.id, partial(ready, task), self.sandbox, task.limits.seconds)
+            self.seconds["environment"] += time.monotonic() - begin
         return self.sandbox
 
     async def _freeze(self) -> None:

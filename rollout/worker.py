@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from environments.sandbox.api import SandboxFactory
+from rollout.controls import refuse
 from rollout.engine.base import Generation
 from rollout.engine.router import EngineRouter
 from rollout.episode import Episode, Stage
@@ -109,6 +110,7 @@ class RolloutWorker:
     def _stage(self, order: GroupOrder, attempt: str) -> Stage:
         from environments.catalogue import resolve
 
+        refuse(order, self.config.controls.exclude_tags)
         env = resolve(order.task.environment)
         if env.needs_sandbox and self._sandboxes is None:
             if self.store is None:
@@ -158,14 +160,15 @@ async def _of(opening: asyncio.Future[dict[Episode, Opened]], episode: Episode) 
 
 
 def make_sandboxes(config: Config, store: str) -> SandboxFactory:
-    """The sandboxes of one worker, by `config.sandbox`. Raises ValueError for an unknown backend."""
+    """The sandboxes of one worker, by `config.sandbox`; raises as `environments.sandbox.backends.make_sandboxes`."""
+    from environments.sandbox import backends
     from environments.sandbox.api import Limits
-    from environments.sandbox.local import LocalSandboxes
 
     c = config.sandbox
-    if c.backend != "bwrap":
-        raise ValueError(f"unknown sandbox backend {c.backend!r}: bwrap")
-    return LocalSandboxes(store, Limits(memory_mb=c.memory_mb, lifetime_s=c.lifetime_s), c.max_live)
+    limits = Limits(memory_mb=c.memory_mb, lifetime_s=c.lifetime_s)
+    return backends.make_sandboxes(
+        c.backend, store, limits, c.max_live, url=c.url, token_file=c.token_file, image=c.image
+    )
 
 
 def load_chat(config: Config) -> Any:

@@ -50,6 +50,16 @@ class Source:
     leading zeros for nothing. Without it the scorer alone decides."""
     same: Callable[[str, str], bool] = same_number
     """What is equal to the gold however it is formatted; texts are compared as texts."""
+    skills: tuple[str, ...] = ()
+    """What is exercised."""
+    right: Callable[[str, Entry], bool] | None = None
+    """Decides instead of the package's scorer, on the answer with its lines (`reasoning_gym_rules.py`)."""
+    gold: Callable[[Entry], str | None] = lambda entry: entry["answer"]
+    """The gold answer of a row; a row without one is not used."""
+    tokens: int = 128
+    """Output tokens of an episode."""
+    made: int | None = None
+    """Rows that are ever generated, where one takes long: tasks come again after them."""
 
 
 def _join(text: str) -> str:
@@ -262,6 +272,7 @@ SOURCES: dict[str, Source] = {
         _join,
         _totals,
         _totals_by_sign,
+        skills=("addition",),
     ),
     "basic_arithmetic": Source(
         tuple(
@@ -282,6 +293,7 @@ SOURCES: dict[str, Source] = {
         _join,
         _left_to_right,
         _answer_again,
+        skills=("mixed_operations",),
     ),
     "products": Source(
         ({"max_terms": 3, "max_digits": 1}, {"min_digits": 2, "max_digits": 2}),
@@ -291,6 +303,7 @@ SOURCES: dict[str, Source] = {
         _join,
         _times,
         _times_back,
+        skills=("multiplication",),
     ),
     "gcd": Source(
         ({"min_value": 2, "max_value": 60}, {"min_value": 2, "max_value": 200}),
@@ -300,6 +313,7 @@ SOURCES: dict[str, Source] = {
         _join,
         lambda entry: _euclid(*_pair(entry)),
         _gcd_check,
+        skills=("number_theory",),
     ),
     "lcm": Source(
         ({"min_value": 2, "max_value": 40}, {"min_value": 2, "max_value": 99}),
@@ -309,6 +323,7 @@ SOURCES: dict[str, Source] = {
         _join,
         _lcm,
         _lcm_check,
+        skills=("number_theory",),
     ),
     "fraction_simplification": Source(
         tuple(
@@ -322,6 +337,7 @@ SOURCES: dict[str, Source] = {
         _fraction,
         _fraction_check,
         same=same_text,  # a fraction that is not simplified has the same value
+        skills=("fractions",),
     ),
     "prime_factorization": Source(
         ({"max_value": 500},),
@@ -332,6 +348,7 @@ SOURCES: dict[str, Source] = {
         _factors,
         _factors_check,
         exact=False,  # the factors may come in any order
+        skills=("number_theory",),
     ),
     "simple_equations": Source(
         (
@@ -344,6 +361,7 @@ SOURCES: dict[str, Source] = {
         _join,
         _linear,
         _linear_check,
+        skills=("equations",),
     ),
     "number_sorting": Source(
         tuple(
@@ -356,6 +374,7 @@ SOURCES: dict[str, Source] = {
         lambda text: "[" + ", ".join(f"'{_join(n)}'" for n in text.split(",")) + "]",
         _sorted,
         lambda entry: [_list(sorted(_given(entry), reverse=not _descending(entry)))],
+        skills=("sorting",),
     ),
     "spell_backward": Source(
         ({"max_word_len": 4}, {"min_word_len": 5, "max_word_len": 7}),
@@ -365,6 +384,7 @@ SOURCES: dict[str, Source] = {
         _join,
         _numbered,
         _backward_check,
+        skills=("spelling",),
     ),
     "letter_counting": Source(
         ({"min_words": 2, "max_words": 2},),
@@ -374,6 +394,7 @@ SOURCES: dict[str, Source] = {
         _join,
         _letters,
         _letters_check,
+        skills=("counting",),
     ),
 }
 """reasoning_gym dataset -> how it is used here; ids are `reasoning_gym/<dataset>`."""

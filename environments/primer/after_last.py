@@ -15,6 +15,7 @@ class AfterLast(Exercise):
 
     id = "primer/after_last"
     domain = "lists"
+    skills = ("search",)
     sizes = ((5, 6), (7, 8), (9, 10))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class Assign(Exercise):
 
     id = "primer/assign"
     domain = "programs"
+    skills = ("simulation",)
     sizes = ((1, 2), (2, 3), (3, 3))
     numeric = True
 

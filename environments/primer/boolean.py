@@ -14,6 +14,7 @@ class Boolean(Exercise):
 
     id = "primer/boolean"
     domain = "logic"
+    skills = ("logic",)
     sizes = ((4, 4), (3, 3), (2, 2))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -31,6 +31,7 @@ class BracketDepth(Exercise):
 
     id = "primer/bracket_depth"
     domain = "logic"
+    skills = ("stacks",)
     sizes = ((7, 8), (9, 10), (11, 12))
     numeric = True
 

@@ -16,6 +16,7 @@ class Caesar(Exercise):
 
     id = "primer/caesar"
     domain = "strings"
+    skills = ("substitution",)
     sizes = ((3, 4), (4, 5), (5, 6))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

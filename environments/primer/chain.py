@@ -15,6 +15,7 @@ class Chain(Exercise):
 
     id = "primer/chain"
     domain = "tables"
+    skills = ("search",)
     sizes = ((4, 4), (5, 5), (6, 6))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -15,6 +15,7 @@ class Clock(Exercise):
 
     id = "primer/clock"
     domain = "arithmetic"
+    skills = ("arithmetic",)
     sizes = ((3, 3), (4, 4), (5, 5))
     numeric = True
 

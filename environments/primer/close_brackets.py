@@ -15,6 +15,7 @@ class CloseBrackets(Exercise):
 
     id = "primer/close_brackets"
     domain = "logic"
+    skills = ("stacks",)
     sizes = ((5, 6), (7, 8), (9, 9))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class Common(Exercise):
 
     id = "primer/common"
     domain = "sets"
+    skills = ("sets",)
     sizes = ((3, 4), (5, 5), (6, 7))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class Compare(Exercise):
 
     id = "primer/compare"
     domain = "arithmetic"
+    skills = ("comparison",)
     sizes = ((2, 2), (2, 2), (3, 3))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

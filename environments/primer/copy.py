@@ -14,6 +14,7 @@ class Copy(Exercise):
 
     id = "primer/copy"
     domain = "strings"
+    skills = ("copying",)
     sizes = ((4, 5), (6, 7), (8, 9))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class Count(Exercise):
 
     id = "primer/count"
     domain = "strings"
+    skills = ("counting",)
     sizes = ((5, 6), (7, 8), (9, 11))
     numeric = True
 

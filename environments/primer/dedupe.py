@@ -14,6 +14,7 @@ class Dedupe(Exercise):
 
     id = "primer/dedupe"
     domain = "lists"
+    skills = ("sets",)
     sizes = ((5, 6), (7, 8), (9, 10))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

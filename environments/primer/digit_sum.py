@@ -15,6 +15,7 @@ class DigitSum(Exercise):
 
     id = "primer/digit_sum"
     domain = "arithmetic"
+    skills = ("arithmetic",)
     sizes = ((3, 4), (5, 6), (7, 9))
     numeric = True
 

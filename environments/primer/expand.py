@@ -14,6 +14,7 @@ class Expand(Exercise):
 
     id = "primer/expand"
     domain = "strings"
+    skills = ("substitution",)
     sizes = ((3, 4), (4, 5), (2, 3))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class FirstRepeat(Exercise):
 
     id = "primer/first_repeat"
     domain = "lists"
+    skills = ("search",)
     sizes = ((5, 6), (7, 8), (9, 10))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

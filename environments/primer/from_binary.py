@@ -14,6 +14,7 @@ class FromBinary(Exercise):
 
     id = "primer/from_binary"
     domain = "numbers"
+    skills = ("number_bases",)
     sizes = ((2, 2), (3, 3), (2, 2))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

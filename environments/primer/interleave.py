@@ -14,6 +14,7 @@ class Interleave(Exercise):
 
     id = "primer/interleave"
     domain = "strings"
+    skills = ("copying",)
     sizes = ((2, 3), (4, 4), (5, 5))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

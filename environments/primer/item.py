@@ -14,6 +14,7 @@ class Item(Exercise):
 
     id = "primer/item"
     domain = "lists"
+    skills = ("search",)
     sizes = ((4, 5), (6, 7), (8, 9))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -15,6 +15,7 @@ class Largest(Exercise):
 
     id = "primer/largest"
     domain = "arithmetic"
+    skills = ("comparison",)
     sizes = ((3, 3), (4, 5), (6, 7))
     numeric = True
     name: ClassVar[str] = "largest"

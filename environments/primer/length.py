@@ -14,6 +14,7 @@ class Length(Exercise):
 
     id = "primer/length"
     domain = "lists"
+    skills = ("counting",)
     sizes = ((4, 6), (7, 9), (10, 14))
     numeric = True
 

@@ -14,6 +14,7 @@ class Lookup(Exercise):
 
     id = "primer/lookup"
     domain = "tables"
+    skills = ("search",)
     sizes = ((3, 3), (4, 4), (5, 5))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

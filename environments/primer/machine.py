@@ -15,6 +15,7 @@ class Machine(Exercise):
 
     id = "primer/machine"
     domain = "programs"
+    skills = ("simulation",)
     sizes = ((3, 4), (5, 6), (7, 8))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -15,6 +15,7 @@ class Majority(Exercise):
 
     id = "primer/majority"
     domain = "lists"
+    skills = ("counting",)
     sizes = ((5, 6), (7, 8), (9, 11))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class Median(Exercise):
 
     id = "primer/median"
     domain = "lists"
+    skills = ("sorting",)
     sizes = ((3, 5), (5, 5), (7, 7))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

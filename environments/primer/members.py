@@ -14,6 +14,7 @@ class Members(Exercise):
 
     id = "primer/members"
     domain = "sets"
+    skills = ("sets",)
     sizes = ((4, 5), (6, 7), (8, 9))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

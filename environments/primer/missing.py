@@ -14,6 +14,7 @@ class Missing(Exercise):
 
     id = "primer/missing"
     domain = "sets"
+    skills = ("sets",)
     sizes = ((4, 5), (6, 7), (9, 10))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

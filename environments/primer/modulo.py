@@ -14,6 +14,7 @@ class Modulo(Exercise):
 
     id = "primer/modulo"
     domain = "arithmetic"
+    skills = ("arithmetic",)
     sizes = ((2, 3), (4, 4), (5, 6))
     numeric = True
 

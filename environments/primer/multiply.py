@@ -14,6 +14,7 @@ class Multiply(Exercise):
 
     id = "primer/multiply"
     domain = "arithmetic"
+    skills = ("arithmetic",)
     sizes = ((10, 199), (100, 999), (1000, 9999))
     numeric = True
 

@@ -14,6 +14,7 @@ class PairSum(Exercise):
 
     id = "primer/pair_sum"
     domain = "arithmetic"
+    skills = ("search", "arithmetic")
     sizes = ((4, 4), (5, 5), (6, 6))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

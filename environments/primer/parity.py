@@ -14,6 +14,7 @@ class Parity(Exercise):
 
     id = "primer/parity"
     domain = "numbers"
+    skills = ("counting",)
     sizes = ((4, 4), (6, 6), (7, 7))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class Position(Exercise):
 
     id = "primer/position"
     domain = "lists"
+    skills = ("search",)
     sizes = ((4, 5), (6, 7), (8, 9))
     numeric = True
 

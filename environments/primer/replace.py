@@ -14,6 +14,7 @@ class Replace(Exercise):
 
     id = "primer/replace"
     domain = "strings"
+    skills = ("substitution",)
     sizes = ((4, 5), (5, 6), (7, 8))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class ReverseWords(Exercise):
 
     id = "primer/reverse_words"
     domain = "strings"
+    skills = ("copying",)
     sizes = ((3, 3), (4, 4), (5, 5))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -15,6 +15,7 @@ class Sequence(Exercise):
 
     id = "primer/sequence"
     domain = "numbers"
+    skills = ("induction",)
     sizes = ((3, 4), (3, 4), (5, 5))
     numeric = True
 

@@ -15,6 +15,7 @@ class SignedSum(Exercise):
 
     id = "primer/signed_sum"
     domain = "arithmetic"
+    skills = ("arithmetic",)
     sizes = ((3, 4), (5, 6), (7, 8))
     numeric = True
 

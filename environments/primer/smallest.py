@@ -9,6 +9,7 @@ class Smallest(Largest):
     """`smallest: 4 7 , 1 9 , 8 2` is `1 9`."""
 
     id = "primer/smallest"
+    skills = ("comparison",)
     name = "smallest"
     pick = min
     sign = "<"

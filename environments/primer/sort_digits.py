@@ -14,6 +14,7 @@ class SortDigits(Exercise):
 
     id = "primer/sort_digits"
     domain = "lists"
+    skills = ("sorting",)
     sizes = ((3, 4), (5, 6), (7, 7))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -15,6 +15,7 @@ class SortLetters(Exercise):
 
     id = "primer/sort_letters"
     domain = "lists"
+    skills = ("sorting",)
     sizes = ((3, 4), (5, 6), (7, 7))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class Subtraction(Exercise):
 
     id = "primer/subtraction"
     domain = "arithmetic"
+    skills = ("arithmetic",)
     sizes = ((2, 2), (3, 3), (4, 4))
     numeric = True
 

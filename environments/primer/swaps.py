@@ -14,6 +14,7 @@ class Swaps(Exercise):
 
     id = "primer/swaps"
     domain = "programs"
+    skills = ("simulation",)
     sizes = ((3, 3), (4, 4), (5, 5))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -14,6 +14,7 @@ class TimesTable(Exercise):
 
     id = "primer/times_table"
     domain = "arithmetic"
+    skills = ("arithmetic",)
     sizes = ((2, 2), (3, 3), (3, 3))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

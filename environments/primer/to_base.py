@@ -14,6 +14,7 @@ class ToBase(Exercise):
 
     id = "primer/to_base"
     domain = "numbers"
+    skills = ("number_bases",)
     sizes = ((10, 214), (5, 255), (256, 999))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

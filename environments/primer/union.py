@@ -14,6 +14,7 @@ class Union(Exercise):
 
     id = "primer/union"
     domain = "sets"
+    skills = ("sets",)
     sizes = ((3, 3), (4, 4), (5, 5))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

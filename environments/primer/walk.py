@@ -16,6 +16,7 @@ class Walk(Exercise):
 
     id = "primer/walk"
     domain = "logic"
+    skills = ("simulation",)
     sizes = ((4, 5), (6, 7), (8, 9))
 
     def draw(self, rng: random.Random, level: int) -> Draft:

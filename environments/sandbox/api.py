@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 SnapshotId = str
-"""Hex digest of the content of /workspace: names, types, modes, link targets, extended attributes and bytes."""
+"""Hex digest of the content of /workspace: names, types, modes, link targets, extended attributes and bytes; and of the
+state of its shell sessions where it has some. Durable: it is in the store when it is returned."""
+
+LayerId = str
+"""`layer-...` (or a SnapshotId): a frozen content of /workspace that only the factory that made it can start sandboxes
+from. It lives until its sandbox is frozen again or closed, and as long as sandboxes that started from it."""
+LAYER = "layer-"
 
 WORKSPACE = "/workspace"
 """The directory that persists over turns and snapshots, and where commands start."""
@@ -68,12 +75,43 @@ class Capabilities:
     workspace: str
     """How /workspace starts from a snapshot: `overlay` (shared lower layer) or `copy` (private copy)."""
     network: str
-    """`none`: not even a loopback interface that reaches anything."""
+    """`none`: there is no network. `blocked`: the provider says that it blocks it. `policy`: a rule of the cluster's,
+    only as good as its network plug-in."""
     memory: str
-    """`watched`: the kernel limits each process; their sum is looked at four times a second while a command runs."""
+    """`watched`: the kernel limits each process; their sum is looked at four times a second while a command runs.
+    `hard`: the kernel limits their sum. `provider`: as the provider sells it."""
     disk: str
-    """`hard`: the filesystem itself refuses."""
+    """`hard`: the filesystem itself refuses. `none`: not limited by us."""
+    sessions: str = "replayed"
+    """`shell`: one bash lives between commands. `replayed`: each command loads and saves the shell's state; background
+    jobs of a session are processes of the sandbox, not of its shell."""
+    streaming: bool = False
+    """Whether `on_output` is called while the command runs, or once at its end."""
+    freeze: bool = False
+    """Whether `freeze` and `fork` work."""
+    pause: bool = False
+    """Whether `pause` and `resume` work."""
+    allow_list: bool = False
+    """Whether `NetPolicy.hosts` works."""
     processes_survive_snapshot: bool = False
+
+
+@dataclass(frozen=True)
+class NetPolicy:
+    """What a sandbox may reach: nothing, or what is listed, through an HTTP proxy at 127.0.0.1:3128."""
+
+    hosts: tuple[str, ...] = ()
+    """Exact `host:port`. A name that resolves to a private, loopback or link-local address is refused; such an address
+    is reached only where it is listed itself."""
+
+    def __post_init__(self) -> None:
+        for host in self.hosts:
+            name, _, port = host.rpartition(":")
+            if not name or not port.isdecimal() or not 0 < int(port) < 65536 or "*" in name:
+                raise ValueError(f"{host!r}: write one exact host:port")
+
+
+NO_NETWORK = NetPolicy()
 
 
 @dataclass(frozen=True)
@@ -95,6 +133,8 @@ class ExecResult:
     dropped: tuple[int, int]
     leftovers: bool
     seconds: float
+    session_restarted: bool = False
+    """The session's shell was lost in this command; the next one has a new shell, as it was at the last freeze."""
 
     @property
     def ok(self) -> bool:
@@ -102,15 +142,39 @@ class ExecResult:
         return self.code == 0
 
 
+OnOutput = Callable[[int, bytes], None]
+"""Called with 1 (stdout) or 2 (stderr) and bytes, as they come; at most `Limits.output_bytes` of them in all."""
+
+
+class Session(ABC):
+    """A shell that keeps directory, variables, functions, aliases and options from one command to the next.
+
+    It is the agent's: its output and exit codes are the agent's word. A snapshot keeps what it holds.
+    """
+
+    name: str
+
+    @abstractmethod
+    async def run(self, command: str, *, timeout: float = 30.0) -> ExecResult:
+        """Run shell text. On timeout what it started is interrupted, then killed; a shell that does not come back is
+        replaced (`session_restarted`). Background jobs of the command stay."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the shell."""
+
+
 class Sandbox(ABC):
     """One live sandbox; an async context manager. Calls run one after another in the order they were made.
 
-    All methods raise SandboxLost when it is gone.
+    All methods raise SandboxLost when it is gone, and Unsupported where `capabilities` says no.
     """
 
     id: str
     task_id: str
     capabilities: Capabilities
+    factory: SandboxFactory
+    net: NetPolicy = NO_NETWORK
 
     @abstractmethod
     async def exec(
@@ -121,12 +185,17 @@ class Sandbox(ABC):
         cwd: str = WORKSPACE,
         stdin: bytes = b"",
         background: bool = False,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
         """Run a shell command (str, by bash) or an argument list; fresh process, seconds of wall time at most.
 
-        On timeout every process of the sandbox is killed, and the next command works. What a command leaves running is
-        killed when it returns, unless `background`.
+        On timeout everything that it started is killed, and the next command works. What a command leaves running is
+        killed when it returns, unless `background`: that is a service, and goes on.
         """
+
+    @abstractmethod
+    def session(self, name: str = "main") -> Session:
+        """The shell session of that name, started by its first command."""
 
     @abstractmethod
     async def read_file(self, path: str) -> bytes:
@@ -144,6 +213,34 @@ class Sandbox(ABC):
     async def snapshot(self) -> SnapshotId:
         """Freeze all processes, store the content of /workspace, continue; returns when it is on disk."""
 
+    async def freeze(self) -> LayerId:
+        """A frozen content of /workspace for `fork` and for a verdict on the same machine.
+
+        Independent of its size where nothing runs in the sandbox; else processes are stopped while it is copied.
+        """
+        raise Unsupported(f"this backend ({self.capabilities.isolation}) cannot freeze: take a snapshot")
+
+    async def fork(self, n: int) -> list[Sandbox]:
+        """`n` sandboxes with the content (and the sessions) of this one; all or none."""
+        layer = await self.freeze()
+        made = await asyncio.gather(
+            *(self.factory.create(self.task_id, layer, net=self.net) for _ in range(n)), return_exceptions=True
+        )
+        good = [one for one in made if isinstance(one, Sandbox)]
+        for error in made:
+            if isinstance(error, BaseException):
+                await asyncio.gather(*(one.close() for one in good))
+                raise error
+        return good
+
+    async def pause(self) -> None:
+        """Stop every process where it is; commands are refused until `resume`."""
+        raise Unsupported(f"this backend ({self.capabilities.isolation}) cannot pause")
+
+    async def resume(self) -> None:
+        """Let every process go on."""
+        raise Unsupported(f"this backend ({self.capabilities.isolation}) cannot pause")
+
     @abstractmethod
     async def close(self) -> None:
         """Kill every process and give everything back; closing twice is nothing."""
@@ -158,8 +255,13 @@ class Sandbox(ABC):
 class SandboxFactory(Protocol):
     """Creates sandboxes. A verdict is always given in a fresh one, created from the agent's snapshot."""
 
-    async def create(self, task_id: str, snapshot: SnapshotId | None = None) -> Sandbox:
-        """A sandbox whose /workspace is empty, or the content of a snapshot; raises SandboxUnavailable."""
+    async def create(
+        self, task_id: str, snapshot: SnapshotId | LayerId | None = None, *, net: NetPolicy = NO_NETWORK
+    ) -> Sandbox:
+        """A sandbox whose /workspace is empty, or the content of a snapshot.
+
+        Raises SandboxUnavailable, and Unsupported for a policy that the backend cannot keep.
+        """
         ...
 
     async def close(self) -> None:

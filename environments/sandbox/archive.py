@@ -14,6 +14,7 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, unquote_to_bytes
 
@@ -23,6 +24,7 @@ from environments.sandbox.linux import open_beneath
 _MAX_DEPTH = 64
 _CHUNK = 1 << 20
 _XATTR = "SCHILY.xattr."  # the key that GNU tar and bsdtar use in pax headers; names are percent-encoded as they do
+_SESSIONS = "JOINTRL.sessions"  # of the root: state of the shell sessions, as JSON
 _OWNER = 1000  # uid and gid of every file, as the sandbox sees them
 _KINDS = {stat.S_IFREG: tarfile.REGTYPE, stat.S_IFDIR: tarfile.DIRTYPE, stat.S_IFLNK: tarfile.SYMTYPE}
 _KINDS[stat.S_IFIFO] = tarfile.FIFOTYPE
@@ -35,7 +37,7 @@ class _Digest:
         self._hash = hashlib.sha256()
 
     def member(self, m: tarfile.TarInfo) -> None:
-        xattrs = sorted((k, v) for k, v in m.pax_headers.items() if k.startswith(_XATTR))
+        xattrs = sorted((k, v) for k, v in m.pax_headers.items() if k.startswith(_XATTR) or k == _SESSIONS)
         row = [m.name, m.type.decode(), m.mode, m.linkname, m.size, xattrs]
         text = json.dumps(row, ensure_ascii=True).encode()
         self._hash.update(len(text).to_bytes(8, "big") + text)
@@ -59,15 +61,18 @@ class _Tee:
         return data
 
 
-def pack(root: int, out: BinaryIO, max_bytes: int) -> str:
-    """Write the tree below directory fd `root` as a tar file; returns its content digest (hex).
+def pack(root: int, out: BinaryIO, max_bytes: int, sessions: dict[str, str] | None = None) -> str:
+    """Write the tree below directory fd `root` (and shell sessions) as a tar file; returns its content digest (hex).
 
     Raises LimitExceeded("snapshot") beyond `max_bytes` of file content (sparse files count in full) or 64 levels.
     """
     digest = _Digest()
     total = 0
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
+        tar.copybufsize = _CHUNK  # type: ignore[attr-defined]
         for name, fd, member in _walk(root, ".", 0):
+            if name == "." and sessions:
+                member.pax_headers = {**member.pax_headers, _SESSIONS: json.dumps(sessions, sort_keys=True)}
             total += member.size
             if total > max_bytes:
                 raise LimitExceeded("snapshot", f"/workspace holds more than {max_bytes} bytes at {name!r}")
@@ -120,19 +125,21 @@ def _member(name: str, info: os.stat_result, fd: int) -> tarfile.TarInfo:
     return member
 
 
-def unpack(file: BinaryIO, root: int, expected: str) -> None:
-    """Recreate a packed tree below the EMPTY directory fd `root` and verify its digest.
+def unpack(file: BinaryIO, root: int, expected: str) -> dict[str, str]:
+    """Recreate a packed tree below the EMPTY directory fd `root` and verify its digest; its shell sessions.
 
     Raises SandboxUnavailable if the archive is damaged or is not the expected content: nothing runs on such a tree.
     """
     digest = _Digest()
     directories: list[tarfile.TarInfo] = []
+    sessions: dict[str, str] = {}
     try:
-        with tarfile.open(fileobj=file, mode="r|", encoding="utf-8", errors="surrogateescape") as tar:
+        with tarfile.open(fileobj=file, mode="r|", bufsize=_CHUNK, encoding="utf-8", errors="surrogateescape") as tar:
             for member in tar:
                 digest.member(member)
                 if member.isdir():
                     directories.append(member)
+                    sessions = json.loads(member.pax_headers.get(_SESSIONS, "{}")) if member.name == "." else sessions
                 _create(tar, member, root, digest)
     except (tarfile.TarError, EOFError, FileExistsError, FileNotFoundError, NotADirectoryError) as error:
         raise SandboxUnavailable(f"snapshot {expected}: damaged archive ({error})") from error
@@ -144,6 +151,74 @@ def unpack(file: BinaryIO, root: int, expected: str) -> None:
             _finish(fd, member)
         finally:
             os.close(fd)
+    return sessions
+
+
+def canonical(source: BinaryIO, out: BinaryIO, max_bytes: int, sessions: dict[str, str] | None = None) -> str:
+    """Rewrite a tar file of another system (uncompressed, seekable, hostile) as `pack` would; its content digest.
+
+    Hard links become separate files, devices and sockets are left out. Raises LimitExceeded as `pack`, and
+    SandboxUnavailable for a member outside the tree or a second one of a name.
+    """
+    digest = _Digest()
+    members: dict[str, tarfile.TarInfo] = {}
+    with tarfile.open(fileobj=source, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
+        for found in tar:
+            name = found.name.removeprefix("./").rstrip("/") or "."
+            parts = name.split("/")
+            if name.startswith("/") or ".." in parts or name in members or ("." in parts and name != "."):
+                raise SandboxUnavailable(f"a snapshot's archive holds {found.name!r}")
+            if len(parts) > _MAX_DEPTH:
+                raise LimitExceeded("snapshot", f"/workspace is deeper than {_MAX_DEPTH} levels at {name!r}")
+            members[name] = found
+        if sum(m.size for m in members.values() if m.isreg()) > max_bytes:
+            raise LimitExceeded("snapshot", f"/workspace holds more than {max_bytes} bytes")
+        with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as packed:
+            for name in sorted(members, key=lambda n: n.split("/") if n != "." else []):
+                found = members[name]
+                data = tar.extractfile(found) if found.isreg() or found.islnk() else None
+                kinds = {tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE}
+                if data is None and found.type not in kinds:
+                    continue
+                member = tarfile.TarInfo(name)
+                member.type = found.type if data is None else tarfile.REGTYPE
+                member.mode = stat.S_IMODE(found.mode) if not found.issym() else 0o777
+                member.linkname = found.linkname if found.issym() else ""
+                member.size = data.seek(0, os.SEEK_END) if data is not None else 0
+                member.mtime, member.uid, member.gid = found.mtime, _OWNER, _OWNER
+                member.pax_headers = (
+                    {_SESSIONS: json.dumps(sessions, sort_keys=True)} if name == "." and sessions else {}
+                )
+                digest.member(member)
+                if data is None:
+                    packed.addfile(member)
+                else:
+                    data.seek(0)
+                    packed.addfile(member, _Tee(data, digest))  # type: ignore[arg-type]
+    return digest.hexdigest()
+
+
+def read_sessions(path: Path) -> dict[str, str]:
+    """The shell sessions that a packed tree holds."""
+    with tarfile.open(path, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
+        root = tar.next()
+    return json.loads(root.pax_headers.get(_SESSIONS, "{}")) if root is not None else {}
+
+
+def verify(path: Path, expected: str) -> None:
+    """Raise SandboxUnavailable unless a packed tree has this digest."""
+    digest = _Digest()
+    try:
+        with tarfile.open(path, mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
+            for member in tar:
+                digest.member(member)
+                source = tar.extractfile(member) if member.isreg() else None
+                while source is not None and (chunk := source.read(_CHUNK)):
+                    digest.data(chunk)
+    except (tarfile.TarError, EOFError) as error:
+        raise SandboxUnavailable(f"snapshot {expected}: damaged archive ({error})") from error
+    if digest.hexdigest() != expected:
+        raise SandboxUnavailable(f"snapshot {expected}: content has digest {digest.hexdigest()}")
 
 
 def _create(tar: tarfile.TarFile, member: tarfile.TarInfo, root: int, digest: _Digest) -> None:

@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
+import fcntl
+import functools
 import os
 import resource
 import signal
-import stat
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from environments.sandbox import archive, linux
-from environments.sandbox.api import WORKSPACE, LimitExceeded, Limits, SandboxLost, SandboxUnavailable
+from environments.sandbox import archive, linux, proxy
+from environments.sandbox.api import (
+    WORKSPACE,
+    LimitExceeded,
+    Limits,
+    SandboxError,
+    SandboxLost,
+    SandboxUnavailable,
+)
 from environments.sandbox.bwrap import arguments
 from environments.sandbox.children import Capture, read_pipe, readable
+from environments.sandbox.shell import Shell
+from environments.sandbox.workspace import Workspace
 
 if TYPE_CHECKING:
     from environments.sandbox.nursery import Nursery
@@ -42,56 +52,56 @@ _NAMESPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWNET | lin
 if os.path.exists("/proc/self/ns/cgroup"):
     _NAMESPACES |= linux.CLONE_NEWCGROUP
 _LOOK_S = 0.25  # between two looks at a command's memory
-_REFUSED = (errno.ELOOP, errno.EXDEV, errno.ENXIO)  # a symbolic link, a path that leaves /workspace, a fifo or socket
+_KILL_ROUNDS = 100  # each finds what was forked before the processes stopped; more than one is rare
+_MAX_SHELLS = 16
 
 
 class Box:
     """One sandbox. `start` once, then the operations one at a time, then `destroy`."""
 
-    def __init__(self, nursery: Nursery, box_id: str) -> None:
+    def __init__(self, nursery: Nursery, box_id: str, limits: Limits, hosts: Sequence[str] = ()) -> None:
         self.id = box_id
+        self.limits = limits
+        self.hosts = tuple(hosts)
         self.lost: str | None = None
-        self._nursery = nursery
-        self._limits: Limits = nursery.limits
-        self._rlimits = _rlimits(self._limits)
-        self._live = f"{nursery.live}/{box_id}"
+        self.nursery = nursery
+        self._rlimits = _rlimits(self.limits)
+        self.live = f"{nursery.live}/{box_id}"
         self._lock = asyncio.Lock()
         self._fds = contextlib.ExitStack()
         self._monitor_exit: asyncio.Future[int] | None = None
-        self._monitor = self._init = self._pidfd = self._workspace = -1
+        self._monitor = self.init = self.pidfd = -1
         self.starting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._gone: asyncio.Task[None] | None = None
-        self._snapshots = 0
+        self._paused = False
+        self._environment = dict(_ENV)
+        self._proxy = -1
+        self._proxy_exit: asyncio.Future[int] | None = None
+        self._shells: dict[str, Shell] = {}
+        self.workspace = Workspace(self)
 
     # ------------------------------------------------------------------------------------------------ life and death
 
-    async def start(self, lower: str | None) -> None:
-        """Create it on the layer `lower` (or empty). Raises SandboxUnavailable; it must then be destroyed."""
-        limits, nursery = self._limits, self._nursery
-        os.mkdir(self._live, 0o755)
-        size = f"size={limits.disk_mb}m,nr_inodes={limits.files},mode=755"
-        linux.mount("sandbox", self._live, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, size)
-        for name, mode in (("w", 0o755), ("k", 0o700), ("t", 0o1777), ("s", 0o1777)):
-            os.mkdir(f"{self._live}/{name}", mode)
-        if lower is not None and not nursery.overlay:
-            await nursery.unpack_into(f"{self._live}/w", lower)
-            lower = None
-        elif lower is not None:
-            os.chmod(f"{self._live}/w", stat.S_IMODE(os.stat(lower).st_mode))
+    async def start(self, content: str | None) -> None:
+        """Create it on a snapshot or layer (or empty). Raises SandboxUnavailable; it must then be destroyed."""
+        lower, sessions = await self.workspace.begin(content)
+        self._shells = {name: Shell(self, saved) for name, saved in sessions.items()}
         try:
             async with asyncio.timeout(_START_S):
-                await self._spawn(arguments(self._live, lower, nursery.etc))
+                await self._spawn(arguments(self.live, lower, self.nursery.etc))
         except TimeoutError:
             raise SandboxUnavailable(f"bubblewrap did not finish within {_START_S:.0f} s") from None
+        if self.hosts:
+            await self._open_proxy()
         assert self._monitor_exit is not None
         self._monitor_exit.add_done_callback(lambda _: self.lose("its first process ended"))
         self._timer = asyncio.get_running_loop().call_later(
-            limits.lifetime_s, self.lose, f"its lifetime of {limits.lifetime_s:g} s is over"
+            self.limits.lifetime_s, self.lose, f"its lifetime of {self.limits.lifetime_s:g} s is over"
         )
 
     async def _spawn(self, args: list[str]) -> None:
-        nursery = self._nursery
+        nursery = self.nursery
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
 
             def pipe(to: contextlib.ExitStack) -> tuple[int, int]:
@@ -127,13 +137,41 @@ class Box:
             if await read_pipe(ready, lambda data: b"r" in data) != b"r":
                 said = (await read_pipe(errors)).decode(errors="replace").strip()
                 raise SandboxUnavailable(f"bubblewrap failed: {said or 'no message'}")
-            self._init = int(text.partition(b'"child-pid":')[2].split(b",")[0].split(b"}")[0])
-            self._pidfd = os.pidfd_open(self._init)
-            self._fds.callback(os.close, self._pidfd)
+            self.init = int(text.partition(b'"child-pid":')[2].split(b",")[0].split(b"}")[0])
+            self.pidfd = os.pidfd_open(self.init)
+            self._fds.callback(os.close, self.pidfd)
             for kind, value in self._rlimits.items():  # code of the agent can take over the first process: same user
-                resource.prlimit(self._init, kind, (value, value))
-            self._workspace = os.open(f"/proc/{self._init}/root{WORKSPACE}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._fds.callback(os.close, self._workspace)
+                resource.prlimit(self.init, kind, (value, value))
+            self.workspace.attach(self.init, self._fds)
+
+    async def _open_proxy(self) -> None:
+        """Let it reach what is listed, through a process that is not in it."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with ours, theirs:
+
+            def listen() -> None:
+                linux.setns(self.pidfd, linux.CLONE_NEWNET)
+                with proxy.listen_inside() as listener:
+                    socket.send_fds(theirs, [b"l"], [listener.fileno()])
+
+            _, listening = self.nursery.children.fork(listen)
+            if await asyncio.shield(listening) != 0:
+                raise SandboxUnavailable("the proxy's socket could not be made inside")
+            _, (listener, *_), _, _ = socket.recv_fds(ours, 1, 1)
+        try:
+
+            def serve() -> None:
+                os.dup2(listener, 3)
+                linux.close_from(4)
+                linux.drop_capability_bounds()
+                linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+                self.nursery.filter.install()
+                proxy.serve(socket.socket(fileno=3), self.hosts)
+
+            self._proxy, self._proxy_exit = self.nursery.children.fork(serve)
+        finally:
+            os.close(listener)
+        self._environment |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy.URL)
 
     def lose(self, reason: str) -> None:
         """Note why it is gone and destroy it in the background."""
@@ -152,56 +190,73 @@ class Box:
             await asyncio.wait([self.starting])
         if self._timer is not None:
             self._timer.cancel()
-        if self._pidfd >= 0:
+        if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # the kernel then kills its whole namespace
-            await readable(self._pidfd)
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # the kernel then kills its whole namespace
+            await readable(self.pidfd)
         if self._monitor_exit is not None and not self._monitor_exit.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._monitor, signal.SIGKILL)
             await self._monitor_exit
-        self._nursery.children.kill_strangers()
+        if self._proxy_exit is not None and not self._proxy_exit.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._proxy, signal.SIGKILL)
+            await self._proxy_exit
+        self.nursery.children.kill_strangers()
         async with self._lock:  # an operation in flight notices that its process died, then lets go
+            for shell in self._shells.values():
+                await shell.stop()
             self._fds.close()
-        self._nursery.forget(self)
-        with contextlib.suppress(OSError):  # where start failed before its mount
-            linux.unmount(self._live)
-        with contextlib.suppress(OSError):
-            os.rmdir(self._live)
+        self.nursery.forget(self)
+        self.workspace.end()
 
     @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def turn(self) -> AsyncIterator[None]:
         """One operation's turn; raises SandboxLost where there is nothing to operate on."""
         async with self._lock:
             if self.lost is not None:
                 raise SandboxLost(f"sandbox {self.id} is gone: {self.lost}")
+            if self._paused:
+                raise SandboxError(f"sandbox {self.id} is paused: resume it first")
             yield
 
     # ------------------------------------------------------------------------------------------------------ commands
 
     async def exec(
-        self, argv: list[str], cwd: str, stdin: bytes, timeout: float, background: bool
+        self,
+        argv: list[str],
+        cwd: str,
+        stdin: bytes,
+        timeout: float,
+        background: bool,
+        tell: Callable[[int, bytes], None] | None = None,
     ) -> tuple[dict[str, Any], bytes, bytes]:
         """Run one command; (fields of ExecResult, stdout, stderr)."""
         loop = asyncio.get_running_loop()
-        async with self._turn():
+        async with self.turn():
             start = loop.time()
-            captures, report, pid, exited = self._execute(argv, cwd, stdin)
+            before = self.processes()
+            captures, report, pid, exited = self._execute(argv, cwd, stdin, tell)
             failure, timed_out, out_of_memory, leftovers = b"", False, False, True
             try:
                 try:
                     async with asyncio.timeout(timeout):
                         failure = await read_pipe(report)
-                        out_of_memory = not await self._ends_within_memory(pid, exited)
+                        out_of_memory = not await self.ends_within_memory(pid, exited)
                 except TimeoutError:
                     timed_out = True
-                leftovers = timed_out or out_of_memory or (not background and bool(linux.children(self._init)))
+                leftovers = timed_out or out_of_memory or (not background and bool(self.new_since(before)))
             finally:  # also where this is cancelled: nothing of the command may stay
                 os.close(report)
+                if out_of_memory:
+                    await self.kill_everything()
+                elif leftovers:
+                    await self.kill_new(before, pid)
                 if leftovers:
-                    await self._signal_all(signal.SIGKILL)
                     await asyncio.shield(exited)
-                (out, out_dropped), (err, err_dropped) = (capture.finish() for capture in captures)
+                (out, out_dropped), (err, err_dropped) = (capture.take() for capture in captures)
+                for capture in captures:
+                    capture.close()
             if failure.startswith(b"inside"):
                 raise SandboxLost(f"sandbox {self.id} cannot be entered: {failure.decode()}")
             if self.lost is not None:
@@ -218,16 +273,64 @@ class Box:
             }
             return fields, out, err
 
-    def _execute(self, argv: list[str], cwd: str, stdin: bytes) -> tuple[list[Capture], int, int, asyncio.Future[int]]:
+    async def run_session(self, name: str, command: str, timeout: float) -> tuple[dict[str, Any], bytes, bytes]:
+        """Run a command in a session's shell; as `exec`."""
+        async with self.turn():
+            if name not in self._shells:
+                if len(self._shells) >= _MAX_SHELLS:
+                    raise LimitExceeded("session", f"there are {_MAX_SHELLS} sessions already")
+                self._shells[name] = Shell(self)
+            result = await self._shells[name].run(command, timeout)
+            if self.lost is not None:
+                raise SandboxLost(f"sandbox {self.id} is gone: {self.lost}")
+            return result
+
+    async def close_session(self, name: str) -> None:
+        """End a session's shell and forget its state."""
+        async with self.turn():
+            if (shell := self._shells.pop(name, None)) is not None:
+                await shell.stop()
+
+    def _execute(
+        self, argv: list[str], cwd: str, stdin: bytes, tell: Callable[[int, bytes], None] | None
+    ) -> tuple[list[Capture], int, int, asyncio.Future[int]]:
         """Fork the command into the sandbox: its output, report pipe (empty: it was executed), pid and exit status."""
-        loop = asyncio.get_running_loop()
-        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         source = os.memfd_create("stdin", os.MFD_CLOEXEC) if stdin else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        theirs = [source, *(w for _, w in pipes)]
         try:
             if stdin:
                 archive.write_all(source, stdin)
                 os.lseek(source, 0, os.SEEK_SET)
+        except BaseException:
+            os.close(source)
+            raise
+        return self._launch(argv, cwd, source, tell=tell)
+
+    def launch_shell(self, argv: list[str]) -> tuple[list[Capture], int, int, int, asyncio.Future[int]]:
+        """Fork a shell into the sandbox: its output, our ends of its input and control pipe, pid and exit status."""
+        source, ours = os.pipe2(os.O_CLOEXEC)
+        control, theirs = os.pipe2(os.O_CLOEXEC)
+        try:
+            captures, report, pid, exited = self._launch(argv, WORKSPACE, source, theirs)
+        except BaseException:
+            os.close(ours)
+            os.close(control)
+            raise
+        os.close(report)
+        return captures, ours, control, pid, exited
+
+    def _launch(
+        self,
+        argv: list[str],
+        cwd: str,
+        source: int,
+        control: int | None = None,
+        tell: Callable[[int, bytes], None] | None = None,
+    ) -> tuple[list[Capture], int, int, asyncio.Future[int]]:
+        """As `_execute`, with standard input (and file descriptor 4) from here; both are closed here."""
+        loop = asyncio.get_running_loop()
+        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
+        theirs = [source, *(w for _, w in pipes), *([] if control is None else [control])]
+        try:
             pid, exited = self._fork_inside(lambda: self._become(argv, cwd, theirs))
         except BaseException:
             for r, _ in pipes:
@@ -236,7 +339,10 @@ class Box:
         finally:
             for fd in theirs:
                 os.close(fd)
-        captures = [Capture(loop, r, self._limits.output_bytes) for r, _ in pipes[:2]]
+        captures = [
+            Capture(loop, r, self.limits.output_bytes, functools.partial(tell, i) if tell else None)
+            for i, (r, _) in enumerate(pipes[:2], 1)
+        ]
         return captures, pipes[2][0], pid, exited
 
     def _become(self, argv: list[str], cwd: str, fds: list[int]) -> None:
@@ -244,12 +350,12 @@ class Box:
         report = fds[3]
         where = "inside: setns"
         try:
-            linux.setns(self._pidfd, _NAMESPACES)
-            for target, fd in enumerate(fds[:3]):
-                os.dup2(fd, target)
-            if report != 3:
-                report = os.dup2(report, 3, inheritable=False)
-            linux.close_from(4)
+            linux.setns(self.pidfd, _NAMESPACES)
+            fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, 8) for fd in fds]  # above what they become: none overwrites another
+            for target, fd in enumerate(fds):
+                os.dup2(fd, target, inheritable=target != 3)
+            report = 3
+            linux.close_from(len(fds))
             where = "inside: limits"
             os.setsid()
             os.umask(0o022)
@@ -259,11 +365,11 @@ class Box:
                 resource.setrlimit(kind, (value, value))
             linux.drop_capability_bounds()
             linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-            self._nursery.filter.install()
+            self.nursery.filter.install()
             where = "cwd"
             os.chdir(cwd)
             where = "command"
-            os.execvpe(argv[0], argv, _ENV)
+            os.execvpe(argv[0], argv, self._environment)
         except (OSError, ValueError) as error:  # ValueError: an argument with a NUL or a lone surrogate
             text = error.strerror if isinstance(error, OSError) else "not a possible argument"
             os.write(report if where.startswith("inside") else 2, f"{where}: {text}\n".encode())
@@ -272,22 +378,57 @@ class Box:
     def _fork_inside(self, body: Callable[[], None]) -> tuple[int, asyncio.Future[int]]:
         """Fork a child whose pid namespace is the sandbox's: (pid as seen here, exit status)."""
         try:
-            linux.setns(self._pidfd, linux.CLONE_NEWPID)  # of children only
-            return self._nursery.children.fork(body)
+            linux.setns(self.pidfd, linux.CLONE_NEWPID)  # of children only
+            return self.nursery.children.fork(body)
         except OSError as error:  # ESRCH, EINVAL, ENOMEM: the namespace is dead
             raise SandboxLost(f"sandbox {self.id} is gone: {error.strerror}") from error
         finally:
-            linux.setns(self._nursery.own_pids, linux.CLONE_NEWPID)
+            linux.setns(self.nursery.own_pids, linux.CLONE_NEWPID)
 
-    async def _ends_within_memory(self, pid: int, exited: asyncio.Future[int]) -> bool:
+    def processes(self) -> set[int]:
+        """Every process but the first, a command that runs now, and the dead; as the nursery numbers them."""
+        roots = [self.init, *(shell.pid for shell in self._shells.values() if shell.alive)]
+        found = {pid for root in roots for pid, state in linux.descendants(root).items() if state not in "ZX"}
+        return found | set(roots[1:])
+
+    def new_since(self, before: set[int], shell: int | None = None) -> set[int]:
+        """Processes that were not there before, nor come from one that was; `shell` is one whose children do count."""
+        known = set(before)
+        for pid in before - {shell}:
+            known |= linux.descendants(pid).keys()
+        return self.processes() - known
+
+    async def ends_within_memory(self, pid: int, end: asyncio.Future[Any]) -> bool:
         """Wait for a command's end; False as soon as the sandbox holds more memory than its limit."""
         while True:
-            done, _ = await asyncio.wait([exited], timeout=_LOOK_S)
+            done, _ = await asyncio.wait([end], timeout=_LOOK_S)
             if done:
                 return True
-            inside = [pid, *linux.descendants(pid), *linux.descendants(self._init)]
-            if sum(map(linux.resident, inside)) > self._limits.memory_mb << 20:
+            inside = {pid, *linux.descendants(pid), *self.processes()}
+            if sum(map(linux.resident, inside)) > self.limits.memory_mb << 20:
                 return False
+
+    async def kill_everything(self) -> None:
+        """Kill every process but the first."""
+        await self._signal_all(signal.SIGKILL)
+
+    async def kill_new(self, before: set[int], command: int | None = None, shell: int | None = None) -> None:
+        """Kill what is `new_since` (and `command` with what it started); the others go on."""
+        if not before:
+            return await self.kill_everything()
+        for _ in range(_KILL_ROUNDS):
+            await self._signal_all(signal.SIGSTOP)  # nothing forks while this looks
+            new = self.new_since(before, shell)
+            if command is not None:
+                new |= {pid for pid, state in linux.descendants(command).items() if state not in "ZX"}
+            for pid in new | ({command} if command is not None else set()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not new:
+                break
+            command = None
+            await asyncio.sleep(0.001)
+        await self._signal_all(signal.SIGCONT)
 
     async def _signal_all(self, number: int) -> None:
         """Signal every process of the sandbox at once, except its first: kill(-1) is atomic against forks."""
@@ -299,91 +440,51 @@ class Box:
         with contextlib.suppress(SandboxLost):
             await asyncio.shield(self._fork_inside(body)[1])
 
-    # --------------------------------------------------------------------------------------------- files and snapshots
+    # ------------------------------------------------------------------------------------------------- standing still
 
-    async def read(self, path: str) -> bytes:
-        """Bytes of a regular file below /workspace."""
-        async with self._turn():
-            fd = self._open(path, os.O_RDONLY)
-            try:
-                size = os.fstat(fd).st_size
-                self._check_size(path, size)
-                with open(fd, "rb", closefd=False) as file:
-                    return file.read(size)
-            finally:
-                os.close(fd)
+    async def quiesce(self) -> tuple[dict[str, str], bool]:
+        """State of the sessions, and whether nothing but idle shells (now ended) was running."""
+        sessions = {name: await shell.state() for name, shell in self._shells.items()}
+        shells = {shell.pid for shell in self._shells.values() if shell.alive}
+        quiet = self.processes() == shells
+        if quiet and self.nursery.overlay:
+            for shell in self._shells.values():
+                await shell.stop()
+        return sessions, quiet
 
-    async def write(self, path: str, data: bytes, mode: int) -> None:
-        """Create or replace a regular file below /workspace."""
-        async with self._turn():
-            self._check_size(path, len(data))
-            relative = _relative(path)
-            parts = relative.split("/")[:-1]
-            for i in range(len(parts)):
-                self._make_directory("/".join(parts[: i + 1]))
-            fd = self._open(path, os.O_WRONLY | os.O_CREAT, mode)
-            try:
-                os.ftruncate(fd, 0)
-                os.fchmod(fd, mode)
-                archive.write_all(fd, data)
-            finally:
-                os.close(fd)
+    @contextlib.asynccontextmanager
+    async def stopped(self) -> AsyncIterator[None]:
+        """All processes stopped where they are, and going on afterwards."""
+        frozen = bool(self.processes())
+        try:
+            if frozen:
+                await self._stop_all()
+            yield
+        finally:
+            if frozen:
+                await self._signal_all(signal.SIGCONT)
 
-    async def snapshot(self) -> str:
-        """Freeze, store, continue; the content's digest."""
-        async with self._turn():
-            self._snapshots += 1
-            name = f"{self.id}.{self._snapshots}"
-            frozen = bool(linux.children(self._init))
-            try:
-                if frozen:
-                    await self._freeze()
-                limit = 2 * self._limits.disk_mb << 20  # of content; sparse files count in full
-                return await self._nursery.children.run(
-                    store_snapshot, self._workspace, self._nursery.store, name, limit
-                )
-            finally:
-                with contextlib.suppress(FileNotFoundError):  # also of one that was killed half-way
-                    os.unlink(f"{self._nursery.store}/tmp/{name}")
-                if frozen:
-                    await self._signal_all(signal.SIGCONT)
+    async def pause(self) -> None:
+        """Stop every process; refuse commands."""
+        async with self.turn():
+            await self._stop_all()
+            self._paused = True
 
-    async def _freeze(self) -> None:
+    async def resume(self) -> None:
+        """Let every process go on."""
+        async with self._lock:
+            if self._paused:
+                self._paused = False
+                await self._signal_all(signal.SIGCONT)
+
+    async def _stop_all(self) -> None:
         await self._signal_all(signal.SIGSTOP)
         for _ in range(int(_FREEZE_S / 0.005)):
-            if all(state in "TZtX" for state in linux.descendants(self._init).values()):
+            inside = self.processes()
+            if all(linux.state(pid) in "TZtX" for pid in inside):
                 return
             await asyncio.sleep(0.005)
         raise SandboxUnavailable(f"sandbox {self.id}: processes did not stop within {_FREEZE_S:g} s")
-
-    def _open(self, path: str, flags: int, mode: int = 0) -> int:
-        """Open a regular file below /workspace, following no symbolic link."""
-        try:
-            fd = linux.open_beneath(self._workspace, _relative(path), flags | os.O_NONBLOCK | os.O_NOFOLLOW, mode)
-        except OSError as error:
-            raise _refusal(error, path) from error
-        kind = os.fstat(fd).st_mode
-        if not stat.S_ISREG(kind):
-            os.close(fd)
-            code = errno.EISDIR if stat.S_ISDIR(kind) else errno.EACCES
-            raise OSError(code, f"{path}: {os.strerror(code)}")
-        return fd
-
-    def _make_directory(self, relative: str) -> None:
-        parent, _, name = relative.rpartition("/")
-        try:
-            fd = linux.open_beneath(self._workspace, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            raise _refusal(error, relative) from error
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, 0o755, dir_fd=fd)
-        finally:
-            os.close(fd)
-
-    def _check_size(self, path: str, size: int) -> None:
-        if size > self._limits.file_mb << 20:
-            raise LimitExceeded("file", f"{path}: {size} bytes are more than {self._limits.file_mb} MB")
 
 
 def _rlimits(limits: Limits) -> dict[int, int]:
@@ -400,41 +501,3 @@ def _rlimits(limits: Limits) -> dict[int, int]:
     }
     hard = {kind: resource.getrlimit(kind)[1] for kind in wanted}
     return {k: v if hard[k] == resource.RLIM_INFINITY else min(v, hard[k]) for k, v in wanted.items()}
-
-
-def store_snapshot(workspace: int, store: str, name: str, max_bytes: int) -> str:
-    """Pack a directory (O_PATH fd) into the store: temporary file, fsync, rename; returns its id.
-
-    Runs in a child that may be killed at any moment: its parent removes tmp/`name` where it is left.
-    """
-    root = linux.open_beneath(workspace, ".", os.O_RDONLY | os.O_DIRECTORY)
-    temporary = f"{store}/tmp/{name}"
-    with open(temporary, "wb") as file:
-        digest = archive.pack(root, file, max_bytes)
-        final = f"{store}/snapshots/{digest}.tar"
-        if os.path.exists(final):
-            return digest
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, final)
-    folder = os.open(f"{store}/snapshots", os.O_RDONLY)
-    os.fsync(folder)
-    return digest
-
-
-def _relative(path: str) -> str:
-    try:
-        if b"\0" in os.fsencode(path):
-            raise ValueError("NUL")
-    except ValueError:
-        raise OSError(errno.EINVAL, "not a possible path") from None
-    relative = path.removeprefix(WORKSPACE + "/") or "."
-    if relative.startswith("/") or ".." in relative.split("/"):
-        raise PermissionError(errno.EACCES, f"{path}: not a file below {WORKSPACE}")
-    return relative
-
-
-def _refusal(error: OSError, path: str) -> OSError:
-    if error.errno in _REFUSED:
-        return PermissionError(errno.EACCES, f"{path}: a symbolic link, or not a file below {WORKSPACE}")
-    return OSError(error.errno, f"{path}: {os.strerror(error.errno or 0)}")

@@ -62,8 +62,12 @@ def read_bwrap(path: str) -> dict[str, bytes]:
     return files
 
 
-def arguments(live: str, lower: str | None, etc: str) -> list[str]:
-    """Options of one sandbox. `live` holds its folders w, k, t, s; `lower` is the layer below w, or None for w alone.
+_LINKS = {"/app": "workspace/app", "/tests": "tmp/tests", "/logs": "tmp/logs", "/solution": "tmp/solution"}
+"""Places that task folders name by absolute path (environments/adapters/harbor.py); they lead nowhere until made."""
+
+
+def arguments(live: str, lower: list[str], etc: str) -> list[str]:
+    """Options of one sandbox. `live` holds its folders w, k, t, s; `lower`: the layers below w, topmost first.
 
     Nothing of the host is visible but /usr (read-only) and copies of a few files of /etc.
     """
@@ -78,10 +82,14 @@ def arguments(live: str, lower: str | None, etc: str) -> list[str]:
             args += ["--symlink", os.readlink(f"/{name}").lstrip("/"), f"/{name}"]
         elif os.path.isdir(f"/{name}"):
             args += ["--ro-bind", f"/{name}", f"/{name}"]
+    for link, target in _LINKS.items():
+        args += ["--symlink", target, link]
     args += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{live}/s", "/dev/shm", "--bind", f"{live}/t", "/tmp"]
-    if lower is None:
+    if not lower:
         args += ["--bind", f"{live}/w", WORKSPACE]
     else:
-        args += ["--overlay-src", lower, "--overlay", f"{live}/w", f"{live}/k", WORKSPACE]
+        for layer in reversed(lower):
+            args += ["--overlay-src", layer]
+        args += ["--overlay", f"{live}/w", f"{live}/k", WORKSPACE]
     # without these, the root and /dev are writable memory filesystems of half the machine's memory each
-    return [*args, "--remount-ro", "/", "--remount-ro", "/dev", "--chdir", WORKSPACE]
+    return [*args, "--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"]

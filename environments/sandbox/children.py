@@ -21,6 +21,8 @@ class Children:
         self._loop = loop
         self._exits: dict[int, asyncio.Future[int]] = {}
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        # a thousand children may end before the loop looks: one note of it is enough, and a full pipe is no news
+        signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
 
     def watch(self, pid: int) -> asyncio.Future[int]:
         """A future with the exit status (`os.waitstatus_to_exitcode`) of a child just created."""
@@ -95,13 +97,46 @@ class Children:
                 future.set_result(os.waitstatus_to_exitcode(status))
 
 
-class Capture:
-    """Reads one pipe as long as it is written to and keeps the first and last half of `cap` bytes."""
+class Kept:
+    """The first and last half of `cap` bytes of a stream; `tell` gets what comes, as it comes, up to `cap` bytes."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, cap: int) -> None:
-        self._loop, self._fd, self._half = loop, fd, max(1, cap // 2)
+    def __init__(self, cap: int, tell: Callable[[bytes], None] | None = None) -> None:
+        self._half, self._tell = max(1, cap // 2), tell
         self._head, self._tail, self._total = bytearray(), bytearray(), 0
-        self.ended = asyncio.Event()
+
+    def add(self, chunk: bytes) -> None:
+        """More of the stream."""
+        if self._tell is not None and self._total < 2 * self._half:
+            self._tell(chunk[: 2 * self._half - self._total])
+        self._total += len(chunk)
+        room = self._half - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:] if room > 0 else chunk
+        if len(self._tail) > 2 * self._half:
+            del self._tail[: -self._half]
+
+    def take(self) -> tuple[bytes, int]:
+        """(kept bytes, dropped count) of what came since the last call."""
+        tail = bytes(self._tail[-self._half :])
+        dropped = self._total - len(self._head) - len(tail)
+        kept = joined(bytes(self._head), tail, dropped)
+        self._head, self._tail, self._total = bytearray(), bytearray(), 0
+        return kept, dropped
+
+
+def joined(head: bytes, tail: bytes, dropped: int) -> bytes:
+    """What is kept of a stream, with a line that says what is not."""
+    return head + (b"\n[%d bytes dropped]\n" % dropped if dropped else b"") + tail
+
+
+class Capture:
+    """Reads one pipe as long as it is written to; see `Kept`."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fd: int, cap: int, tell: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._loop, self._fd, self._kept = loop, fd, Kept(cap, tell)
+        self._ended = False
         os.set_blocking(fd, False)
         loop.add_reader(fd, self._read_some)
 
@@ -113,27 +148,22 @@ class Capture:
             return False
         if not chunk:
             self._loop.remove_reader(self._fd)
-            self.ended.set()
+            self._ended = True
             return False
-        self._total += len(chunk)
-        room = self._half - len(self._head)
-        self._head += chunk[:room]
-        self._tail += chunk[room:] if room > 0 else chunk
-        if len(self._tail) > 2 * self._half:
-            del self._tail[: -self._half]
+        self._kept.add(chunk)
         return True
 
-    def finish(self) -> tuple[bytes, int]:
-        """(kept bytes, dropped count) of all that was written until now; closes the pipe."""
+    def take(self) -> tuple[bytes, int]:
+        """(kept bytes, dropped count) of all that was written since the last call."""
         for _ in range(64):  # what the pipe holds; a process that writes faster than this reads is not waited for
-            if self.ended.is_set() or not self._read_some():
+            if self._ended or not self._read_some():
                 break
+        return self._kept.take()
+
+    def close(self) -> None:
+        """Read no more."""
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
-        tail = bytes(self._tail[-self._half :])
-        dropped = self._total - len(self._head) - len(tail)
-        note = b"\n[%d bytes dropped]\n" % dropped if dropped else b""
-        return bytes(self._head) + note + tail, dropped
 
 
 async def read_pipe(fd: int, until: Callable[[bytes], bool] = lambda data: False) -> bytes:

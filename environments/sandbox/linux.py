@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -11,7 +12,9 @@ MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 0x1000, 0
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
-_SYS_CLOSE_RANGE, _SYS_OPENAT2 = 436, 437  # the same numbers on every architecture (asm-generic/unistd.h)
+# the same numbers on every architecture (asm-generic/unistd.h)
+_SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_CLOSE_RANGE, _SYS_OPENAT2 = 428, 429, 436, 437
+_AT_FDCWD, _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = -100, 1, 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,6 +52,30 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
 def unmount(target: str) -> None:
     """Detach a mount: it disappears at once and is freed when nothing uses it."""
     _check(_libc.umount2(target.encode(), MNT_DETACH), "umount2")
+
+
+def detached_overlay(lower: Sequence[str], upper: str | None, work: str | None, folder: str) -> int:
+    """An overlay that is mounted nowhere, as a directory fd (O_PATH); without `upper` it is read-only.
+
+    lower: topmost first. folder: an empty one, used on the way.
+    """
+    options = f"lowerdir={':'.join(lower)},userxattr"
+    if upper is not None:
+        options += f",upperdir={upper},workdir={work}"
+    mount("workspace", folder, "overlay", MS_NOSUID | MS_NODEV, options)
+    try:
+        flags = ctypes.c_uint(_OPEN_TREE_CLONE | os.O_CLOEXEC)
+        return _check(_libc.syscall(_SYS_OPEN_TREE, _AT_FDCWD, folder.encode(), flags), "open_tree")
+    finally:
+        unmount(folder)
+
+
+def attach(detached: int, folder: str) -> None:
+    """Mount a detached mount on a folder of this process's mount namespace."""
+    _check(
+        _libc.syscall(_SYS_MOVE_MOUNT, detached, b"", _AT_FDCWD, folder.encode(), _MOVE_MOUNT_F_EMPTY_PATH),
+        "move_mount",
+    )
 
 
 def open_beneath(directory: int, path: str | bytes, flags: int, mode: int = 0) -> int:
@@ -122,6 +149,11 @@ def resident(pid: int) -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def state(pid: int) -> str:
+    """State letter of a process; Z if it is gone."""
+    return _stat(pid)[0]
 
 
 def _stat(pid: int) -> tuple[str, str]:

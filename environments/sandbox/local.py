@@ -23,13 +23,18 @@ from typing import Any
 from environments.sandbox import store as stores
 from environments.sandbox import wire
 from environments.sandbox.api import (
+    NO_NETWORK,
     WORKSPACE,
     Capabilities,
     ExecResult,
+    LayerId,
     Limits,
+    NetPolicy,
+    OnOutput,
     Sandbox,
     SandboxLost,
     SandboxUnavailable,
+    Session,
     SnapshotId,
     error_from_json,
 )
@@ -54,39 +59,65 @@ class LocalSandboxes:
     ) -> None:
         self.store = Path(store)
         self.limits = limits or Limits()
-        self._slots = asyncio.Semaphore(max_live)
+        self.slots = asyncio.Semaphore(max_live)
         self._wait_s = wait_s
         self._starting = asyncio.Lock()
         self._link: _Link | None = None
 
-    async def create(self, task_id: str, snapshot: SnapshotId | None = None) -> LocalSandbox:
-        """A sandbox with an empty /workspace, or with a snapshot's content.
+    async def create(
+        self,
+        task_id: str,
+        snapshot: SnapshotId | LayerId | None = None,
+        *,
+        net: NetPolicy = NO_NETWORK,
+        limits: Limits | None = None,
+    ) -> LocalSandbox:
+        """A sandbox with an empty /workspace, or with a snapshot's content; `limits`: others than the factory's.
 
         Raises SandboxUnavailable: this machine lacks something (the message says the fix), the snapshot is missing or
         damaged, or no slot came free in time.
         """
         try:
             async with asyncio.timeout(self._wait_s):
-                await self._slots.acquire()
+                await self.slots.acquire()
         except TimeoutError:
             raise SandboxUnavailable(f"no sandbox slot came free within {self._wait_s:g} s: raise max_live") from None
         try:
-            async with self._starting:
-                if self._link is None or self._link.closed:
-                    self._link = await self._start()
-            link = self._link
+            link = await self._linked()
             box = f"{link.owner}.{next(link.numbers)}"
+            args = {
+                "box": box,
+                "task": task_id,
+                "snapshot": snapshot,
+                "limits": asdict(limits) if limits else None,
+                "hosts": list(net.hosts),
+            }
             try:
-                await link.call("create", {"box": box, "task": task_id, "snapshot": snapshot})
+                await link.call("create", args)
             except asyncio.CancelledError:
                 link.send("close", {"box": box})  # its creation may have just succeeded
                 raise
             except SandboxLost as error:
                 raise SandboxUnavailable(str(error)) from error
         except BaseException:
-            self._slots.release()
+            self.slots.release()
             raise
-        return LocalSandbox(link, box, task_id, self._slots)
+        return LocalSandbox(self, link, box, task_id, net)
+
+    async def probe(self) -> Capabilities:
+        """What this machine gives; raises SandboxUnavailable with what to mend."""
+        return (await self._linked()).capabilities
+
+    def temporary(self) -> Path:
+        """A new name in the store for what is not whole yet; removed with what this worker leaves when it dies."""
+        assert self._link is not None, "probe first"
+        return self.store / "tmp" / f"{self._link.owner}.{secrets.token_hex(4)}"
+
+    async def _linked(self) -> _Link:
+        async with self._starting:
+            if self._link is None or self._link.closed:
+                self._link = await self._start()
+            return self._link
 
     async def close(self) -> None:
         """Kill every sandbox of this factory; a later `create` starts a new nursery."""
@@ -148,12 +179,14 @@ class LocalSandboxes:
 class LocalSandbox(Sandbox):
     """One bubblewrap sandbox; see `Sandbox`."""
 
-    def __init__(self, link: _Link, box: str, task_id: str, slots: asyncio.Semaphore) -> None:
+    def __init__(self, factory: LocalSandboxes, link: _Link, box: str, task_id: str, net: NetPolicy) -> None:
         self.id = box
+        self.factory = factory
+        self.net = net
         self.task_id = task_id
         self.capabilities = link.capabilities
         self._link = link
-        self._slots: asyncio.Semaphore | None = slots
+        self._slots: asyncio.Semaphore | None = factory.slots
 
     async def exec(
         self,
@@ -163,16 +196,19 @@ class LocalSandbox(Sandbox):
         cwd: str = WORKSPACE,
         stdin: bytes = b"",
         background: bool = False,
+        on_output: OnOutput | None = None,
     ) -> ExecResult:
         """See `Sandbox.exec`."""
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         if not argv:
             raise ValueError("an empty argument list is no command")
         args = {"box": self.id, "argv": argv, "cwd": cwd, "timeout": timeout, "background": background}
-        row, (out, err) = await self._link.call("exec", args, stdin, timeout=timeout + _GRACE_S)
-        del row["id"]
-        row["dropped"] = tuple(row["dropped"])
-        return ExecResult(stdout=out, stderr=err, **row)
+        answer = await self._link.call("exec", args, stdin, timeout=timeout + _GRACE_S, on_output=on_output)
+        return _result(*answer)
+
+    def session(self, name: str = "main") -> Session:
+        """See `Sandbox.session`."""
+        return _LocalSession(self._link, self.id, name)
 
     async def read_file(self, path: str) -> bytes:
         """See `Sandbox.read_file`."""
@@ -188,6 +224,19 @@ class LocalSandbox(Sandbox):
         row, _ = await self._link.call("snapshot", {"box": self.id}, timeout=600.0)
         return row["snapshot"]
 
+    async def freeze(self) -> LayerId:
+        """See `Sandbox.freeze`."""
+        row, _ = await self._link.call("freeze", {"box": self.id})
+        return row["layer"]
+
+    async def pause(self) -> None:
+        """See `Sandbox.pause`."""
+        await self._link.call("pause", {"box": self.id})
+
+    async def resume(self) -> None:
+        """See `Sandbox.resume`."""
+        await self._link.call("resume", {"box": self.id})
+
     async def close(self) -> None:
         """See `Sandbox.close`."""
         slots, self._slots = self._slots, None
@@ -202,6 +251,28 @@ class LocalSandbox(Sandbox):
             raise
         finally:
             slots.release()
+
+
+class _LocalSession(Session):
+    """A shell session of a local sandbox."""
+
+    def __init__(self, link: _Link, box: str, name: str) -> None:
+        self.name = name
+        self._link, self._box = link, box
+
+    async def run(self, command: str, *, timeout: float = 30.0) -> ExecResult:
+        """See `Session.run`."""
+        args = {"box": self._box, "name": self.name, "command": command, "timeout": timeout}
+        return _result(*await self._link.call("session_run", args, timeout=timeout + _GRACE_S))
+
+    async def close(self) -> None:
+        """See `Session.close`."""
+        await self._link.call("session_close", {"box": self._box, "name": self.name})
+
+
+def _result(row: dict[str, Any], blobs: list[bytes]) -> ExecResult:
+    row = {key: value for key, value in row.items() if key != "id"}
+    return ExecResult(stdout=blobs[0], stderr=blobs[1], **row | {"dropped": tuple(row["dropped"])})
 
 
 class _Link:
@@ -221,23 +292,26 @@ class _Link:
         self.closed = False
         self._process, self._writer = process, writer
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[bytes]]]] = {}
+        self._listeners: dict[int, OnOutput] = {}
         self._requests = itertools.count()
         self._pump = asyncio.create_task(self._receive(reader))
 
-    def send(self, op: str, args: dict[str, Any], *blobs: bytes) -> int:
+    def send(self, op: str, args: dict[str, Any], *blobs: bytes, stream: bool = False) -> int:
         """Send a request without waiting; its number."""
         number = next(self._requests)
         if not self.closed:
-            self._writer.write(wire.pack({"id": number, "op": op, "args": args}, *blobs))
+            self._writer.write(wire.pack({"id": number, "op": op, "args": args, "stream": stream}, *blobs))
         return number
 
     async def call(
-        self, op: str, args: dict[str, Any], *blobs: bytes, timeout: float = 120.0
+        self, op: str, args: dict[str, Any], *blobs: bytes, timeout: float = 120.0, on_output: OnOutput | None = None
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Send a request and wait for its answer; cancelling this cancels the work on the other side."""
         if self.closed:
             raise SandboxLost("the nursery has ended")
-        number = self.send(op, args, *blobs)
+        number = self.send(op, args, *blobs, stream=on_output is not None)
+        if on_output is not None:
+            self._listeners[number] = on_output
         self._waiting[number] = answer = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout):
@@ -250,6 +324,7 @@ class _Link:
             raise
         finally:
             del self._waiting[number]
+            self._listeners.pop(number, None)
         if "error" in row:
             raise error_from_json(row["error"])
         return row, data
@@ -258,7 +333,10 @@ class _Link:
         try:
             while True:
                 row, data = await wire.receive(reader)
-                if (answer := self._waiting.get(row["id"])) is not None and not answer.done():
+                if "stream" in row:
+                    if (listener := self._listeners.get(row["id"])) is not None:
+                        listener(row["stream"], data[0])
+                elif (answer := self._waiting.get(row["id"])) is not None and not answer.done():
                     answer.set_result((row, data))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

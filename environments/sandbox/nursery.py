@@ -23,10 +23,11 @@ import traceback
 from dataclasses import asdict
 from typing import Any
 
-from environments.sandbox import api, archive, linux, seccomp, wire
+from environments.sandbox import api, linux, seccomp, wire
 from environments.sandbox.box import Box
 from environments.sandbox.bwrap import BWRAP, read_bwrap
 from environments.sandbox.children import Children, readable
+from environments.sandbox.layers import Layers
 
 _BASE = "/tmp"
 _ETC = {
@@ -51,9 +52,10 @@ class Nursery:
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.children = Children(asyncio.get_running_loop())
         self._journal = journal
+        self.layers = Layers(f"{_BASE}/layers", self.store, self.children)
+        self.passage = f"{_BASE}/probe"  # where an overlay is mounted for the moment until it is detached
         self._boxes: dict[str, Box] = {}
         self._ends: dict[str, str] = {}  # why sandboxes ended that the worker has not closed yet
-        self._layers: dict[str, tuple[asyncio.Task[str], set[str]]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def serve(self, control: socket.socket, owner: int) -> None:
@@ -65,6 +67,11 @@ class Nursery:
             network="none",
             memory="watched",
             disk="hard",
+            sessions="shell",
+            streaming=True,
+            freeze=True,
+            pause=True,
+            allow_list=True,
         )
         writer.write(wire.pack({"hello": asdict(capabilities)}))
         death = asyncio.create_task(readable(owner))
@@ -83,7 +90,10 @@ class Nursery:
 
     async def _answer(self, writer: asyncio.StreamWriter, header: dict[str, Any], blobs: list[bytes]) -> None:
         try:
-            fields, blobs = await getattr(self, f"_op_{header['op']}")(blobs, **header["args"])
+            args = header["args"]
+            if header.get("stream"):
+                args["tell"] = lambda n, data: writer.write(wire.pack({"id": header["id"], "stream": n}, data))
+            fields, blobs = await getattr(self, f"_op_{header['op']}")(blobs, **args)
             frame = wire.pack({"id": header["id"], **fields}, *blobs)
         except Exception as error:
             if not isinstance(error, (api.SandboxError, OSError)):
@@ -91,11 +101,19 @@ class Nursery:
             frame = wire.pack({"id": header["id"], "error": api.error_to_json(error)})
         writer.write(frame)
 
-    async def _op_create(self, blobs: list[bytes], box: str, task: str, snapshot: str | None) -> Any:
+    async def _op_create(
+        self,
+        blobs: list[bytes],
+        box: str,
+        task: str,
+        snapshot: str | None,
+        limits: dict[str, Any] | None,
+        hosts: list[str],
+    ) -> Any:
         os.write(self._journal, json.dumps({"create": box, "task": task}).encode() + b"\n")
-        new = Box(self, box)
+        new = Box(self, box, api.Limits(**limits) if limits else self.limits, hosts)
         self._boxes[box] = new
-        new.starting = asyncio.create_task(self._start(new, snapshot))
+        new.starting = asyncio.create_task(new.start(snapshot))
         try:
             await asyncio.shield(new.starting)
         except BaseException:
@@ -103,25 +121,38 @@ class Nursery:
             raise
         return {}, []
 
-    async def _start(self, box: Box, snapshot: str | None) -> None:
-        lower = None
-        if snapshot is not None:
-            lower = await self._layer(snapshot, box.id) if self.overlay else snapshot
-        await box.start(lower)
-
     async def _op_exec(self, blobs: list[bytes], box: str, **args: Any) -> Any:
         fields, out, err = await self._box(box).exec(stdin=blobs[0], **args)
         return fields, [out, err]
 
     async def _op_read(self, blobs: list[bytes], box: str, path: str) -> Any:
-        return {}, [await self._box(box).read(path)]
+        return {}, [await self._box(box).workspace.read(path)]
 
     async def _op_write(self, blobs: list[bytes], box: str, path: str, mode: int) -> Any:
-        await self._box(box).write(path, blobs[0], mode)
+        await self._box(box).workspace.write(path, blobs[0], mode)
+        return {}, []
+
+    async def _op_session_run(self, blobs: list[bytes], box: str, name: str, command: str, timeout: float) -> Any:
+        fields, out, err = await self._box(box).run_session(name, command, timeout)
+        return fields, [out, err]
+
+    async def _op_session_close(self, blobs: list[bytes], box: str, name: str) -> Any:
+        await self._box(box).close_session(name)
+        return {}, []
+
+    async def _op_freeze(self, blobs: list[bytes], box: str) -> Any:
+        return {"layer": (await self._box(box).workspace.freeze()).name}, []
+
+    async def _op_pause(self, blobs: list[bytes], box: str) -> Any:
+        await self._box(box).pause()
+        return {}, []
+
+    async def _op_resume(self, blobs: list[bytes], box: str) -> Any:
+        await self._box(box).resume()
         return {}, []
 
     async def _op_snapshot(self, blobs: list[bytes], box: str) -> Any:
-        return {"snapshot": await self._box(box).snapshot()}, []
+        return {"snapshot": await self._box(box).workspace.snapshot()}, []
 
     async def _op_close(self, blobs: list[bytes], box: str) -> Any:
         if (found := self._boxes.get(box)) is not None:
@@ -134,50 +165,12 @@ class Nursery:
             raise api.SandboxLost(f"sandbox {box} is gone: {self._ends.get(box, 'it was closed')}")
         return found
 
-    # --------------------------------------------------------------------------------------------------------- layers
-
-    async def _layer(self, snapshot: str, box: str) -> str:
-        """Folder with the unpacked snapshot, shared read-only by the sandboxes that start from it."""
-        if snapshot not in self._layers:
-            self._layers[snapshot] = (asyncio.create_task(self._make_layer(snapshot)), set())
-        task, users = self._layers[snapshot]
-        users.add(box)
-        return await asyncio.shield(task)
-
-    async def _make_layer(self, snapshot: str) -> str:
-        folder = f"{_BASE}/layers/{snapshot[:16]}"
-        os.mkdir(folder)
-        size = f"size={3 * self.limits.disk_mb}m,mode=755"
-        linux.mount("layer", folder, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, size)
-        await self.unpack_into(folder, snapshot)
-        return folder
-
-    async def unpack_into(self, folder: str, snapshot: str) -> None:
-        """Unpack a stored snapshot into an empty folder; raises SandboxUnavailable if it is missing or damaged."""
-        await self.children.run(_unpack, f"{self.store}/snapshots/{os.path.basename(snapshot)}.tar", folder, snapshot)
-
     def forget(self, box: Box) -> None:
-        """A sandbox is gone: drop it, and its layer where it was the last user."""
+        """A sandbox is gone: drop it, and the layers of which it was the last user."""
         self._boxes.pop(box.id, None)
         self._ends[box.id] = str(box.lost)
         os.write(self._journal, json.dumps({"close": box.id, "why": box.lost}).encode() + b"\n")
-        for snapshot, (_, users) in list(self._layers.items()):
-            users.discard(box.id)
-            if not users:
-                del self._layers[snapshot]
-                folder = f"{_BASE}/layers/{snapshot[:16]}"
-                with contextlib.suppress(OSError):  # where unpacking failed before its mount
-                    linux.unmount(folder)
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
-
-
-def _unpack(path: str, folder: str, snapshot: str) -> None:
-    if not os.path.exists(path):
-        raise api.SandboxUnavailable(f"snapshot {snapshot} is not in the store")
-    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    with open(path, "rb") as file:
-        archive.unpack(file, root, snapshot)
+        self.layers.release_all(box.id)
 
 
 # ------------------------------------------------------------------------------------------------------------- set-up

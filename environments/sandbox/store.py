@@ -78,6 +78,23 @@ def reap(store: Path) -> Reaped:
     return Reaped(owners, sandboxes, files)
 
 
+def living(store: Path) -> set[str]:
+    """Owners whose worker is alive."""
+    found = set()
+    for journal in (store / "owners").glob("*.jsonl"):
+        try:
+            fd = os.open(journal, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found.add(journal.stem)
+        finally:
+            os.close(fd)
+    return found
+
+
 def prune(store: Path, keep: Collection[SnapshotId]) -> int:
     """Delete all snapshots except `keep` (those that live trajectories and checkpoints name); returns how many."""
     doomed = [path for path in (store / "snapshots").glob("*.tar") if path.stem not in keep]

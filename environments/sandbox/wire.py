@@ -1,4 +1,4 @@
-"""Frames between a worker and its nursery: one JSON header and any number of byte blobs."""
+"""Frames between a worker and its nursery or sandboxd: one JSON header and any number of byte blobs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,25 @@ def pack(header: dict[str, Any], *blobs: bytes) -> bytes:
     for blob in blobs:
         parts += [_SIZE.pack(len(blob)), blob]
     return b"".join(parts)
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """One whole frame; raises ValueError where it is none."""
+    try:
+        length, count = _HEAD.unpack_from(data)
+        at = _HEAD.size + length
+        header = json.loads(data[_HEAD.size : at])
+        blobs = []
+        for _ in range(count):
+            (size,) = _SIZE.unpack_from(data, at)
+            at += _SIZE.size
+            blobs.append(data[at : at + size])
+            at += size
+    except struct.error as error:
+        raise ValueError(str(error)) from None
+    if at != len(data) or not isinstance(header, dict):
+        raise ValueError(f"a frame of {at} bytes in {len(data)}")
+    return header, blobs
 
 
 async def receive(reader: asyncio.StreamReader) -> tuple[dict[str, Any], list[bytes]]:

@@ -24,6 +24,7 @@ class Squares(Exercise):
 
     id = "sight/squares"
     domain = "images"
+    skills = ("counting",)
     needs_vision = True
     numeric = True
     sides = ((1, 3), (2, 3), (3, 4))

@@ -10,10 +10,19 @@ WORKSHOP: dict[str, EnvSpec] = {
         id=f"workshop/{name}",
         use=f"environments.workshop.{name}:{name.title()}",
         domain=Bench.domain,
+        skills=skills,
         tags=Bench.tags,
         levels=Bench.levels,
         needs_sandbox=True,
     )
-    for name in ("note", "find", "sum", "fix", "sort", "move", "pop")
+    for name, skills in {
+        "note": ("files",),
+        "find": ("shell", "search"),
+        "sum": ("shell", "arithmetic"),
+        "fix": ("debugging",),
+        "sort": ("shell", "sorting"),
+        "move": ("shell", "files"),
+        "pop": ("shell", "simulation"),
+    }.items()
 }
 """Catalogue id -> row."""

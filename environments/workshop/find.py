@@ -13,6 +13,7 @@ class Find(Bench):
     """`find k in: x y z` answers `y`, the one file with a line k."""
 
     id = "workshop/find"
+    skills = ("shell", "search")
     sizes = (3, 5)
     """Files, by level; each holds three symbols."""
 

@@ -18,6 +18,7 @@ class Fix(Bench):
     """`set k = 7 in x say old` changes the line of k in the file x and answers the value that was there."""
 
     id = "workshop/fix"
+    skills = ("debugging",)
     sizes = (2, 3)
     """Lines of the file, by level."""
 

@@ -13,6 +13,7 @@ class Move(Bench):
     """`move x to y say y` renames a file and answers its words; `swap x with y say y` exchanges two (level 2)."""
 
     id = "workshop/move"
+    skills = ("shell", "files")
     sizes = (2, 2)
 
     def draw(self, rng: random.Random, level: int) -> Draft:

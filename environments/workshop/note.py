@@ -13,6 +13,7 @@ class Note(Bench):
     """`save k last: c a d` writes the words to the file k and answers `d`."""
 
     id = "workshop/note"
+    skills = ("files",)
     tool_names = ("write", "read")
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -19,6 +19,7 @@ class Pop(Bench):
     next call needs; the answer is what the last call says."""
 
     id = "workshop/pop"
+    skills = ("shell", "simulation")
     sizes = (3, 4)
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -13,6 +13,7 @@ class Sort(Bench):
     """`sort x into y say first` puts the sorted lines of the file x into y and answers one of them."""
 
     id = "workshop/sort"
+    skills = ("shell", "sorting")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         source, target = rng.sample(NAMES, 2)

@@ -18,6 +18,7 @@ class Sum(Bench):
     """`sum x into y` runs the program `sum` on the file x, puts what it says into the file y and answers it."""
 
     id = "workshop/sum"
+    skills = ("shell", "arithmetic")
     numeric = True
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -78,5 +78,6 @@ def test_globs_leave_images_out_where_nothing_sees() -> None:
     blind, audit = select(["*"])
     assert not [s.id for s in blind if s.needs_vision] and "model.vision" in dict(audit)["sight/squares"]
     seeing, audit = select(["*"], sees=True)
-    assert [s.id for s in seeing if s.needs_vision] == ["sight/squares"] and not audit
+    assert {"sight/squares", "vision/bar_chart"} <= {s.id for s in seeing if s.needs_vision}
+    assert not [name for name, _ in audit if not name.startswith("textarena/")]  # its interpreter may not be there
     assert [s.id for s in select(["sight/squares"])[0]] == ["sight/squares"], "named: the plan says why it cannot be"

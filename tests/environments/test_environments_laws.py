@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
 import pytest
+from places import Place, place_at
 
 from environments.catalogue import CATALOGUE, resolve
-from environments.check import check
+from environments.check import check_async
+from rl.config import TINY
 
 SINGLE = [name for name, spec in CATALOGUE.items() if not spec.needs_sandbox]
-TAUGHT = [name for name in SINGLE if name.split("/")[0] in ("primer", "reasoning_gym")]
+TAUGHT = [name for name in SINGLE if any(fnmatchcase(name, pattern) for pattern in TINY)]
 
 SMALL = {
     "primer/sequence/1": "1098 prompts, some drawn rarely",
@@ -19,10 +24,17 @@ SMALL = {
 """Levels whose space holds less than 120 distinct held-out prompts in 300 draws, and why."""
 
 
-@pytest.mark.parametrize("name", SINGLE)
-def test_the_check_passes(name: str) -> None:
-    report = check(resolve(name), rows=3, hostile=20)
-    assert report.ok, report.to_json()
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with place_at(tmp_path_factory.mktemp("store")) as place:
+        yield place
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_check_passes(name: str, place: Place) -> None:
+    env = resolve(name)
+    report = place(check_async(env, 1 if env.needs_sandbox else 2, place.factory, quick=True), 120)
+    assert report.ok, report.reasons()
 
 
 @pytest.mark.parametrize("name", TAUGHT)

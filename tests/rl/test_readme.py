@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+from environments.check import LAWS
 from rl.compose import compose
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,17 +21,22 @@ def commands(name: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines]
 
 
-def test_the_environment_of_the_readme_holds_every_law_from_where_one_stands(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "mine.py").write_text(code)
-    for words in (["check", "mine:Twice", "--rows", "2"], ["run", "mine:Twice"]):
+def test_a_newcomer_adds_an_environment_with_the_commands_of_the_readme(tmp_path: Path) -> None:
+    section = README.partition("### Add an environment")[2].partition("### Leave")[0]
+    lines = re.findall(r"^jointrl (env (?:new|run|check) [^-#]*?) *(?:#.*)?$", section, re.MULTILINE)
+    assert [line.split()[1] for line in lines] == ["new", "run", "check"]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    said = []
+    for line in lines:
         # -P as the installed command has it: the present folder is not on the path by itself.
-        start = (
-            f"import sys; sys.path.append({str(ROOT)!r}); from rl.cli import main; sys.exit(main({['env', *words]}))"
-        )
-        done = subprocess.run([sys.executable, "-P", "-c", start], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    assert '"reward": 1.0' in done.stdout
+        start = f"import sys; sys.path.append({str(ROOT)!r}); from rl.cli import main; sys.exit(main({line.split()}))"
+        words = [sys.executable, "-P", "-c", start]
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        said.append(done.stdout)
+    assert '"reward": 1.0' in said[1] and "1 of 1 environments hold" in said[2]
+    assert len((tmp_path / "mine.py").read_text().splitlines()) == 25 and "in 25 lines" in section
+    assert f"tries {len(LAWS)} laws" in section
 
 
 def test_the_commands_of_the_readme_compose() -> None:

@@ -72,7 +72,7 @@ def test_sandbox_features_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None
 
     probes = [
         sandbox.Probe("bubblewrap", False, "not found", "pip install it"),
-        sandbox.Probe("overlay", False, "none", "x"),
+        sandbox.Probe("overlay", False, "none", "x", optional=True),
     ]
     monkeypatch.setattr(sandbox, "probe", lambda: probes)
     first, second = doctor._sandbox()

@@ -71,7 +71,9 @@ def test_a_policy_that_sees_takes_images_and_the_default_run_none() -> None:
     assert refused("model.vision=tiny", *text) == [], "a tower is no hindrance to text"
     default, seeing = compose([]), compose(["model.vision=tiny"])
     assert not sees(default.model) and sees(seeing.model)
-    assert "sight/squares" in {s.id for s in selected(seeing)[0]} - {s.id for s in selected(default)[0]}
+    names = "envs.names=[primer/copy,sight/*]"
+    shown, blind = ({s.id for s in selected(compose([*w, names]))[0]} for w in (["model.vision=tiny"], []))
+    assert shown - blind == {"sight/squares"}
     assert load_chat(default).vocab_size == 512 and load_chat(default).image_id is None
     assert load_chat(seeing).media_ids == architecture("tiny", vision="tiny").media_tokens == (512, 513, 514, 515)
     more = policy_size(seeing.model).parameters - policy_size(default.model).parameters

@@ -39,7 +39,7 @@ def run(o: GroupOrder, engine: ScriptedEngine, store: Path, name: str = "run") -
         finally:
             sandboxes = worker._sandboxes
             assert isinstance(sandboxes, LocalSandboxes)
-            assert sandboxes._slots._value == config().sandbox.max_live, "a sandbox was not given back"
+            assert sandboxes.slots._value == config().sandbox.max_live, "a sandbox was not given back"
             await sandboxes.close()
 
     return asyncio.run(go())
@@ -120,14 +120,14 @@ def engine(ray_cluster: None) -> Iterator[Any]:
 
 
 def test_a_killed_workers_episode_goes_on_where_it_was(engine: Any, tmp_path: Path) -> None:
-    c, die = config(), tmp_path / "die"
+    c, die, restored = config(), tmp_path / "die", tmp_path / "restored"
     die.touch()
     c.rollout.workers = 2
     scheduler = Scheduler(c, {"e": engine}, store=tmp_path / "store", run="mine")
     done: list[Group] = []
     try:
         # The second turn of one episode kills the worker: both episodes are lost with it.
-        scheduler.submit([order(Files, id="g", n=2, answer="0", info={"die": str(die)})])
+        scheduler.submit([order(Files, id="g", n=2, answer="0", info={"die": str(die), "restored": str(restored)})])
         end = time.monotonic() + 120
         while scheduler.outstanding and time.monotonic() < end:
             done += scheduler.completed(1.0)
@@ -135,6 +135,7 @@ def test_a_killed_workers_episode_goes_on_where_it_was(engine: Any, tmp_path: Pa
     finally:
         scheduler.close()
     (group,) = done
+    assert restored.read_bytes().startswith(b"started\n"), "an episode went on without its hook"
     assert group.dispatches == 2 and [t.grade.reward for t in group.trajectories if t.grade] == [1.0, 0.0]
     for t in group.trajectories:
         assert t.grade is not None and t.grade.evidence["files"].startswith("started\n1\naside\nlog\nout\n")

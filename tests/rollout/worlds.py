@@ -139,6 +139,11 @@ class Files(Environment):
         assert sandbox is not None
         await sandbox.write_file("log", b"started\n")
 
+    async def on_restore(self, task: Task, sandbox: Sandbox) -> None:
+        if "restored" in task.info:
+            with open(task.info["restored"], "ab") as file:
+                file.write(await sandbox.read_file("log"))
+
     async def step(self, task: Task, conversation: list[Message], sandbox: Sandbox | None) -> Step:
         assert sandbox is not None
         results: list[Message] = []

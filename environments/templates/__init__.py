@@ -1,0 +1,1 @@
+"""What `jointrl env new` writes: one whole environment of each kind, named Template here. Each passes its check."""
