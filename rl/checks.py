@@ -10,17 +10,17 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from environments.sandbox.backends import BACKENDS
-from model.checkpoint_config import architecture
 from rewards.efforts import Effort
 from rl import algorithms, sandboxes
-from rl.config import Config, ModelConfig
+from rl.config import Config
 from rl.errors import UserError
 from rl.learner.initial import start_files
 from rl.learner.limits import AUTOEP_TYPES, OPTIMIZERS
 from rl.policy_size import PolicySize
+from rl.selection import blind, excluded, sees, selected
 
 if TYPE_CHECKING:
-    from environments.spec import EnvSpec
+    pass
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "model.kind": ("k3", "hf"),
@@ -430,42 +430,6 @@ def check_environments(config: Config) -> list[Check]:
             text = f"evaluation.{key}={tasks} leaves some of {len(specs)} environments without any"
             checks.append(Check(Verdict.WARN, "evaluation", text))
     return checks
-
-
-def selected(config: Config) -> tuple[list[EnvSpec], list[tuple[str, str]]]:
-    """The environments that the run draws from, and an audit of those left out; raises as `select` does."""
-    from environments.catalogue import select
-
-    return select(config.envs.names, config.envs.exclude, config.controls.exclude_tags, not blind(config))
-
-
-def excluded(config: Config) -> list[EnvSpec]:
-    """The environments that the run would draw from without controls.exclude_tags, and evaluates alone if asked to."""
-    from environments.catalogue import select
-
-    if not (config.controls.exclude_tags and config.controls.evaluate_excluded):
-        return []
-    kept = {spec.id for spec in selected(config)[0]}
-    every, _ = select(config.envs.names, config.envs.exclude, (), not blind(config))
-    return [spec for spec in every if spec.id not in kept]
-
-
-def blind(config: Config) -> str:
-    """Why the configured policy can be shown no images, as what to change; empty if it can."""
-    from rollout.worker import load_chat
-
-    if config.model.kind == "hf":
-        return "a Hugging Face policy reads text, take model.kind=k3 with model.vision"
-    if not sees(config.model):
-        return "set model.vision=tiny"
-    if load_chat(config).image_id is None:
-        return "its media_placeholder_token_id is another token in the vocabulary, take model=tiny model.vision=tiny"
-    return ""
-
-
-def sees(model: ModelConfig) -> bool:
-    """Whether the configured policy has a vision tower; raises ValueError where there is no such policy."""
-    return model.kind == "k3" and architecture(model.preset, model.path, model.vision).vision is not None
 
 
 def check_sight(config: Config) -> list[Check]:

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 from rl import disk, runfiles
-from rl.checks import Verdict, excluded, selected
+from rl.checks import Verdict
 from rl.compose import compose, expand
 from rl.config import Config
 from rl.errors import UserError
 from rl.machine import machine
 from rl.plan import Plan, plan
+from rl.selection import excluded, selected
 
 
 def train(overrides: list[str]) -> int:

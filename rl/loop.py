@@ -15,7 +15,6 @@ from environments.catalogue import resolve
 from rl import checkpoint, disk, evaluate, runfiles
 from rl.assess import Assessed, assess, step_metrics, ungraded
 from rl.batch import build_batch
-from rl.checks import excluded, selected
 from rl.clock import Clock
 from rl.cluster import Cluster
 from rl.collect import Collector, StarvedError
@@ -25,6 +24,7 @@ from rl.errors import RunError, UserError
 from rl.ledger import Ledger, LedgerError
 from rl.mixture import held_out
 from rl.runlog import RunLog
+from rl.selection import excluded, selected
 from rl.state import RunState
 from rl.text import gigabytes
 from rollout.scheduler import RolloutError

@@ -55,7 +55,7 @@ class Program(Workspace):
     @staticmethod
     def reference(args: Any, spec: Any) -> Any:
         """What the wanted program returns for a case; ValueError is a result too."""
-        raise NotImplementedError
+        raise NotImplementedError("a programming task must define reference(args, spec)")
 
     def cases(self, task: Task) -> list[Any]:
         """Hidden inputs, JSON values; large ones are made here instead of being stored."""

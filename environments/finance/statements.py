@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from environments.base import Draft
 from environments.deliverables import Deliverables, cents, rounded, table, value
+from environments.words import MONTHS
 from rewards.tables import write_csv
 
 CHART = {
@@ -60,20 +61,7 @@ class Statements(Deliverables):
         balance[1000] = rng.randint(100_000, 9_000_000)
         balance[3100] = -sum(balance.values())
         trial = dict(balance)
-        start = [
-            "January",
-            "February",
-            "March",
-            "April",
-            "May",
-            "June",
-            "July",
-            "August",
-            "September",
-            "October",
-            "November",
-            "December",
-        ][12 - months]
+        start = MONTHS[12 - months]
         entries: list[tuple[int, int, int, str]] = [
             (6000, 2100, wages, f"Wages of {cents(wages)} for December are unpaid and not yet booked."),
             (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from environments.base import Draft
 from environments.instructions.writing import Verbatim
 from environments.task import Message, Task
+from environments.words import MONTHS
 from rewards.answers import last_reply
 from rewards.grade import Grade
 
@@ -26,20 +27,6 @@ PEOPLE = (
     "Hanna Virtanen",
 )
 GOODS = ("notebook", "kettle", "backpack", "headset", "lamp", "thermos", "tripod", "raincoat", "keyboard", "blanket")
-MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
 
 
 class JsonRecord(Verbatim):

@@ -7,6 +7,7 @@ from datetime import date, timedelta
 
 from environments.base import Draft
 from environments.long_context.document import LongContext, notes, told, weave
+from environments.words import MONTHS
 
 EVENTS = (
     "bridge inspection",
@@ -70,20 +71,7 @@ class Chronology(LongContext):
 
 def _date(rng: random.Random, day: date) -> str:
     """One of four unambiguous formats."""
-    month = (
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    )[day.month - 1]
+    month = MONTHS[day.month - 1]
     return (
         f"{day.year}-{day.month:02d}-{day.day:02d}",
         f"{day.day} {month} {day.year}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from datetime import date
 from typing import Any
 
 from environments.base import Draft
@@ -12,13 +11,13 @@ from environments.office.base import read_bytes, writes
 from environments.office.writing import document, paragraph, run
 from environments.sandbox.api import Sandbox
 from environments.task import Task
+from environments.words import MONTHS
 from environments.workspace import Workspace
 from rewards.documents import read_document
 from rewards.grade import Grade
 from rewards.tables import write_csv
 
 HEADER = ("id", "title", "first", "last", "city", "due", "amount", "language", "note")
-MONTHS = [f"{date(2024, month, 1):%B}" for month in range(1, 13)]
 
 
 class MailMerge(Workspace):

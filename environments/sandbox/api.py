@@ -269,6 +269,14 @@ class SandboxFactory(Protocol):
         ...
 
 
+def argv_of(command: str | Sequence[str]) -> list[str]:
+    """The arguments of what `Sandbox.exec` is given; raises ValueError where there is none."""
+    argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+    if not argv:
+        raise ValueError("an empty argument list is no command")
+    return argv
+
+
 def error_to_json(error: BaseException) -> dict[str, Any]:
     """An error as a JSON row, for the wire between nursery and worker."""
     if isinstance(error, LimitExceeded):

@@ -42,6 +42,7 @@ from environments.sandbox.api import (
     Session,
     SnapshotId,
     Unsupported,
+    argv_of,
 )
 from environments.sandbox.shell import DUMP
 
@@ -240,9 +241,7 @@ class ForeignSandbox(Sandbox):
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """See `Sandbox.exec`."""
-        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
-        if not argv:
-            raise ValueError("an empty argument list is no command")
+        argv = argv_of(command)
         return await self._exec(argv, timeout, cwd, stdin, background, on_output)
 
     async def _exec(

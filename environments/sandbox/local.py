@@ -36,6 +36,7 @@ from environments.sandbox.api import (
     SandboxUnavailable,
     Session,
     SnapshotId,
+    argv_of,
     error_from_json,
 )
 from environments.sandbox.bwrap import find_bwrap
@@ -199,9 +200,7 @@ class LocalSandbox(Sandbox):
         on_output: OnOutput | None = None,
     ) -> ExecResult:
         """See `Sandbox.exec`."""
-        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
-        if not argv:
-            raise ValueError("an empty argument list is no command")
+        argv = argv_of(command)
         args = {"box": self.id, "argv": argv, "cwd": cwd, "timeout": timeout, "background": background}
         answer = await self._link.call("exec", args, stdin, timeout=timeout + _GRACE_S, on_output=on_output)
         return _result(*answer)

@@ -14,12 +14,13 @@ from environments.base import Draft, Environment
 from environments.catalogue import CATALOGUE
 from rewards.efforts import Effort
 from rl import runfiles
-from rl.checks import Verdict, check_environments, excluded, selected
+from rl.checks import Verdict, check_environments
 from rl.compose import compose
 from rl.config import Config
 from rl.errors import UserError
 from rl.mixture import Mixture
 from rl.runlog import RunLog
+from rl.selection import excluded, selected
 from rollout.controls import ForbiddenError, refuse
 from rollout.trajectory import GroupOrder
 

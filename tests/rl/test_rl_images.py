@@ -19,7 +19,6 @@ from model.config import K3Config
 from model.quant import QuantSpec
 from rewards.efforts import Effort
 from rl.batch import Image, MicroBatch, Row
-from rl.checks import sees, selected
 from rl.compose import compose
 from rl.learner import initial, weights
 from rl.learner.scoring import Scorer, score
@@ -27,6 +26,7 @@ from rl.learner.sight import freeze_sight
 from rl.plan import plan
 from rl.policy_size import policy_size
 from rl.runlog import RunLog
+from rl.selection import sees, selected
 from rollout.engine.base import GenerateRequest
 from rollout.engine.native import NativeEngine
 from rollout.engine.weights import describe
