@@ -47,6 +47,14 @@ class Draft:
         return ({"role": "user", "content": self.prompt},) if isinstance(self.prompt, str) else tuple(self.prompt)
 
 
+def thinking(style: Style, steps: list[str], check: list[str], answer: str) -> str:
+    """A demonstration's thinking: nothing, the steps, or the steps, the lines of the check and what it confirmed."""
+    lines = [] if style == "direct" else steps
+    if style == "checked" and check:
+        lines = [*lines, "check " + " ; ".join(check) + f" ok so {answer}"]
+    return " ; ".join(lines)
+
+
 class Environment:
     """Base class. A single-turn environment overrides `draw` and `grade` (and `demonstrate`, if it can teach).
 

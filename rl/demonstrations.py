@@ -34,8 +34,8 @@ STYLES: tuple[Style, ...] = ("direct", "worked", "checked")
 STYLE_MIX: dict[str, tuple[float, float, float]] = {
     "low": (0.75, 0.20, 0.05),
     "medium": (0.40, 0.50, 0.10),
-    "high": (0.00, 0.98, 0.02),
-    "max": (0.00, 0.02, 0.98),
+    "high": (0.00, 1.00, 0.00),
+    "max": (0.00, 0.00, 1.00),
 }
 """Share of each style by effort. `high` and `max` are tied to theirs: styles that RL would have to unlearn there are
 unlearned by all efforts together, and lengths come close. `low` is not: thinking is right more often, and RL has to

@@ -20,7 +20,7 @@ from environments.adapters import reasoning_gym_rules as rules
 from environments.adapters.host import host
 from environments.adapters.reasoning_gym_sources import Source
 from environments.adapters.reasoning_gym_table import DATASETS
-from environments.base import Draft, Environment, Style
+from environments.base import Draft, Environment, Style, thinking
 from environments.task import Limits, Message, Task
 from rewards.answers import MAX_CHARS, extract, last_reply, same_text
 from rewards.grade import Grade, GradeStatus
@@ -138,10 +138,9 @@ class ReasoningGym(Environment):
 
     def demonstrate(self, task: Task, style: Style) -> list[Message]:
         """The gold in one assistant message, after the worked steps of the datasets that have them."""
-        lines: list[str] = []
+        thought = ""
         if style != "direct":
             entry, source = _entry(self.name, task.level, task.info["row"]), DATASETS[self.name]
-            lines = source.steps(entry)
-            if style == "checked" and source.right is None:
-                lines = [*lines, "check " + " ; ".join(source.check(entry)) + " ok"]
-        return [{"role": "assistant", "content": task.answer, "reasoning_content": " ; ".join(lines)}]
+            check = source.check(entry) if style == "checked" and source.right is None else []
+            thought = thinking(style, source.steps(entry), check, task.answer)
+        return [{"role": "assistant", "content": task.answer, "reasoning_content": thought}]

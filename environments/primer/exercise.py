@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from environments.base import Environment, Style
+from environments.base import Environment, Style, thinking
 from environments.task import Message, Task
 from rewards.answers import grade_answer, same_number, same_text
 from rewards.grade import Grade
@@ -32,7 +32,7 @@ class Exercise(Environment):
     """A single-turn environment with one right answer: define `draw`, `steps` and `check`.
 
     `draw` puts into the draft's info what the oracle needs. Thinking is `steps` joined by " ; ", and for the style
-    "checked" also "check", the lines of `check`, and "ok".
+    "checked" also "check", the lines of `check`, "ok so" and the answer that the check confirmed.
     """
 
     sizes: ClassVar[tuple[tuple[int, int], ...]] = ((3, 4), (5, 6), (7, 8))
@@ -54,10 +54,8 @@ class Exercise(Environment):
 
     def demonstrate(self, task: Task, style: Style) -> list[Message]:
         """One assistant message; its thinking is empty, worked, or worked and checked."""
-        lines = [] if style == "direct" else self.steps(task.info)
-        if style == "checked":
-            lines = [*lines, "check " + " ; ".join(self.check(task.info)) + " ok"]
-        return [{"role": "assistant", "content": task.answer, "reasoning_content": " ; ".join(lines)}]
+        thought = thinking(style, self.steps(task.info), self.check(task.info), task.answer)
+        return [{"role": "assistant", "content": task.answer, "reasoning_content": thought}]
 
     async def grade(self, task: Task, conversation: list[Message], sandbox: Sandbox | None) -> Grade:
         """Exact match of the last reply's content."""

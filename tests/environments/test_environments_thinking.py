@@ -166,7 +166,7 @@ def test_every_equation_holds(name: str, style: str) -> None:
     for _, prompt, steps, _ in thoughts(name, style):
         for step in steps:
             # "7 x 4 = 2 8 + 8 = 3 6" holds two equations.
-            sides = step.removeprefix("check ").removesuffix(" ok").split(" = ")
+            sides = step.removeprefix("check ").partition(" ok so ")[0].split(" = ")
             for left, right in pairwise(sides):
                 value = int(re.split("[+x-]", right)[0].replace(" ", ""))
                 assert eval(left.replace(" ", "").replace("x", "*")) == value, (prompt, step)
