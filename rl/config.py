@@ -383,7 +383,7 @@ class ClusterConfig:
 class Config:
     """A whole run."""
 
-    steps: int = 90
+    steps: int = 75
     """Optimizer steps."""
     seed: int = 0
     """Base seed: tasks, efforts and samples derive from it, never from a rank."""
