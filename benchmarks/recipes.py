@@ -5,7 +5,7 @@ are the processes: one device samples and learns in turn, exactly on policy, in 
 
     python -m benchmarks.recipes --start assets/tiny.safetensors --steps 80 --seeds 0 1 2 --out recipes.jsonl
     python -m benchmarks.recipes --start A/tiny.safetensors B/tiny.safetensors --recipes lam_06 --out starts.jsonl
-    python -m benchmarks.recipes --summary starts.jsonl    into benchmarks/results/foundation-starts.json
+    python -m benchmarks.recipes --summary starts.jsonl    into benchmarks/results/foundation-starts.json, beside others
 
 A start's log (the JSON that `jointrl warmup` writes beside it) is part of its summary.
 """
@@ -207,7 +207,9 @@ def main() -> None:
     p.add_argument("--out", type=Path, help="JSON lines, one for each recipe and seed as it ends")
     args = p.parse_args()
     if args.summary:
-        SUMMARY.write_text(json.dumps(summarise(args.summary), indent=1) + "\n")
+        new, old = summarise(args.summary), json.loads(SUMMARY.read_text())
+        runs = [r for r in old["runs"] if r["start"] not in new["starts"]] + new["runs"]
+        SUMMARY.write_text(json.dumps({"starts": old["starts"] | new["starts"], "runs": runs}, indent=1) + "\n")
         return
     jobs = [(start, name, seed) for seed in args.seeds for start in args.start for name in args.recipes]
     context = multiprocessing.get_context("spawn")

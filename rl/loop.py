@@ -115,7 +115,7 @@ class Run:
             if self.folder:
                 learners.load(self.folder)
             log.metrics(state.step, self.house.sync(state.version))
-            # Trajectories come by the thousand and hold no cycles: looking for some took a third of this process's time.
+            # Trajectories come by the thousand and hold no cycles: seeking some took a third of this process's time.
             gc.freeze()
             gc.set_threshold(50_000, 20, 20)
             self.collector = Collector(
