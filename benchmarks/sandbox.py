@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -319,7 +319,7 @@ def _available() -> int:
     raise SystemExit("/proc/meminfo tells no MemAvailable")
 
 
-PARTS: dict[str, Callable[[Path], Awaitable[list[Line]]]] = {
+PARTS: dict[str, Callable[[Path], Coroutine[Any, Any, list[Line]]]] = {
     "latency": latency, "many": many, "flood": flood, "cycles": cycles, "kills": kills
 }  # fmt: skip
 
