@@ -128,11 +128,9 @@ class SeccompFilter:
 
 def drop_capability_bounds() -> None:
     """Empty the capability bounding set: nothing executed later can gain one."""
-    for capability in range(64):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError:  # EINVAL: past the last capability of this kernel
-            return
+    capability = 0
+    while _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:  # EINVAL: past the last one of this kernel
+        capability += 1
 
 
 def children(pid: int) -> list[int]:

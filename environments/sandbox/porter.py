@@ -106,8 +106,11 @@ def rlimits(limits: Limits) -> dict[int, int]:
 
 
 def _serve(control: socket.socket, filter_: linux.SeccompFilter) -> None:
-    """Fork for each request, until the nursery is gone."""
+    """Fork for each request, until the nursery is gone. What its children inherit is set once."""
     own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    os.umask(0o022)
+    for name in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and that would survive exec
+        signal.signal(name, signal.SIG_DFL)
     while (request := _receive(control)) is not None:
         what, (sandbox, *fds) = request
         try:
@@ -157,16 +160,13 @@ def _become(what: dict[str, Any], sandbox: int, fds: list[int], filter_: linux.S
     where = "inside: setns"
     try:
         linux.setns(sandbox, _NAMESPACES)
-        fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in fds]  # above what they become: none overwrites another
+        fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, 8) for fd in fds]  # above what they become: none overwrites another
         for target, fd in enumerate(fds):
             os.dup2(fd, target, inheritable=target != 3)
         report = 3
         linux.close_from(len(fds))
         where = "inside: limits"
         os.setsid()
-        os.umask(0o022)
-        for name in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and that would survive exec
-            signal.signal(name, signal.SIG_DFL)
         for kind, value in what["rlimits"]:
             resource.setrlimit(kind, (value, value))
         linux.drop_capability_bounds()
