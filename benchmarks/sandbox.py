@@ -4,8 +4,8 @@ latency  create, commands, snapshots, forks, restores; wall milliseconds      fl
 many     1,000 idle sandboxes: memory, and how long all of them answer        cycles  2,000 creations: what is left
 kills    owners killed at 200 random moments: how long anything survives
 
-Its lines go to benchmarks/results/environments-sandbox.json. Times are of this machine as it is now: a plain fork and
-exec is measured beside.
+All of it takes some three minutes. Its lines go to benchmarks/results/environments-sandbox.json. Times are of this
+machine as it is now: a plain fork and exec is measured beside.
 """
 
 from __future__ import annotations
