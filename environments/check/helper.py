@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pickle
+import shutil
 import sys
 from typing import Any
 
@@ -24,8 +25,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an environment prints is no answer
     loop = asyncio.new_event_loop()
-    # The parent has made the folder, and removes it.
-    sandboxes = LocalSandboxes(os.path.join(os.environ["TMPDIR"], "sandboxes"))
+    folder = os.environ["TMPDIR"]  # made by the parent, which removes it as it kills this process
+    sandboxes = LocalSandboxes(os.path.join(folder, "sandboxes"))
     with contextlib.closing(loop), Helper(int(os.environ["PYTHONHASHSEED"]) + 1000) as twin:
         for line in sys.stdin:
             try:
@@ -35,9 +36,11 @@ def main() -> None:
             try:
                 answers.write(json.dumps(answer) + "\n")
                 answers.flush()
-            except BrokenPipeError:  # the one who asked has gone
-                os._exit(1)
+            except BrokenPipeError:
+                break
         loop.run_until_complete(sandboxes.close())
+    shutil.rmtree(folder, ignore_errors=True)  # the parent is dead
+    os._exit(1)
 
 
 async def _answer(question: dict[str, Any], sandboxes: LocalSandboxes, twin: Helper) -> dict[str, Any]:

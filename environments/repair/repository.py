@@ -23,6 +23,7 @@ from rewards.grade import Grade
 _PLACE = re.compile(r"\{\{\{(\w+)\|\|\|(.*?)\|\|\|(.*?)\}\}\}(?!\})", re.DOTALL)
 
 _RUN = """
+import tempfile
 def run(source):
     space = {"__name__": "case"}
     try:
@@ -30,7 +31,9 @@ def run(source):
         return {"value": space["result"]}
     except Exception as error:
         return {"error": type(error).__name__}
-json.dump([run(source) for source in cases], out)
+with tempfile.TemporaryDirectory() as tempfile.tempdir:
+    results = [run(source) for source in cases]
+json.dump(results, out)
 """
 
 _DOMAINS = (

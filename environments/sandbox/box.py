@@ -1,15 +1,13 @@
-"""One sandbox, as its nursery sees it: bubblewrap sets it up, the nursery enters it for every command.
+"""One sandbox, as its nursery sees it: bubblewrap sets it up, and every command is forked into it from outside.
 
-Nothing inside controls anything outside: there is no shell or agent process that takes orders. A command is forked by
-the nursery straight into the sandbox's namespaces, drops everything it has, and is then executed; its exit status comes
-from the kernel. The first process inside only reaps orphans.
+Nothing inside controls anything outside: there is no shell or agent process that takes orders (`porter.py` says how a
+command gets in), and exit statuses come from the kernel. The first process inside only reaps orphans.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import functools
 import os
 import resource
@@ -29,6 +27,7 @@ from environments.sandbox.api import (
 )
 from environments.sandbox.bwrap import arguments
 from environments.sandbox.children import Capture, read_pipe, readable
+from environments.sandbox.porter import rlimits
 from environments.sandbox.shell import Shell
 from environments.sandbox.workspace import Workspace
 
@@ -48,10 +47,8 @@ _ENV = {
 # prints one byte when everything is set up, then reaps orphans until the nursery is gone; as pid 1 nothing inside can
 # kill it
 _INIT = ("/bin/bash", "--norc", "--noprofile", "-c", "printf r; exec 1>&- 2>&-; while read -r _; do :; done")
-_NAMESPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
-if os.path.exists("/proc/self/ns/cgroup"):
-    _NAMESPACES |= linux.CLONE_NEWCGROUP
 _LOOK_S = 0.25  # between two looks at a command's memory
+_LOOKS = 1000  # a second at most, of all commands: the more run, the less each gets to fill memory with
 _KILL_ROUNDS = 100  # each finds what was forked before the processes stopped; more than one is rare
 _MAX_SHELLS = 16
 
@@ -65,7 +62,7 @@ class Box:
         self.hosts = tuple(hosts)
         self.lost: str | None = None
         self.nursery = nursery
-        self._rlimits = _rlimits(self.limits)
+        self._rlimits = rlimits(self.limits)
         self.live = f"{nursery.live}/{box_id}"
         self._lock = asyncio.Lock()
         self._fds = contextlib.ExitStack()
@@ -331,7 +328,7 @@ class Box:
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
         theirs = [source, *(w for _, w in pipes), *([] if control is None else [control])]
         try:
-            pid, exited = self._fork_inside(lambda: self._become(argv, cwd, theirs))
+            pid, exited = self._inside(self.nursery.porter.execute, argv, cwd, self._environment, self._rlimits, theirs)
         except BaseException:
             for r, _ in pipes:
                 os.close(r)
@@ -345,45 +342,13 @@ class Box:
         ]
         return captures, pipes[2][0], pid, exited
 
-    def _become(self, argv: list[str], cwd: str, fds: list[int]) -> None:
-        """In the forked child: join the sandbox, give up everything, execute. It cannot be traced until exec."""
-        report = fds[3]
-        where = "inside: setns"
+    def _inside(self, fork: Callable[..., int], *args: Any) -> tuple[int, asyncio.Future[int]]:
+        """Let the porter fork something into the sandbox: (pid as seen here, exit status)."""
         try:
-            linux.setns(self.pidfd, _NAMESPACES)
-            fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, 8) for fd in fds]  # above what they become: none overwrites another
-            for target, fd in enumerate(fds):
-                os.dup2(fd, target, inheritable=target != 3)
-            report = 3
-            linux.close_from(len(fds))
-            where = "inside: limits"
-            os.setsid()
-            os.umask(0o022)
-            for name in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and that would survive exec
-                signal.signal(name, signal.SIG_DFL)
-            for kind, value in self._rlimits.items():
-                resource.setrlimit(kind, (value, value))
-            linux.drop_capability_bounds()
-            linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-            self.nursery.filter.install()
-            where = "cwd"
-            os.chdir(cwd)
-            where = "command"
-            os.execvpe(argv[0], argv, self._environment)
-        except (OSError, ValueError) as error:  # ValueError: an argument with a NUL or a lone surrogate
-            text = error.strerror if isinstance(error, OSError) else "not a possible argument"
-            os.write(report if where.startswith("inside") else 2, f"{where}: {text}\n".encode())
-            os._exit(127 if isinstance(error, FileNotFoundError) else 126)
-
-    def _fork_inside(self, body: Callable[[], None]) -> tuple[int, asyncio.Future[int]]:
-        """Fork a child whose pid namespace is the sandbox's: (pid as seen here, exit status)."""
-        try:
-            linux.setns(self.pidfd, linux.CLONE_NEWPID)  # of children only
-            return self.nursery.children.fork(body)
-        except OSError as error:  # ESRCH, EINVAL, ENOMEM: the namespace is dead
+            pid = fork(self.pidfd, *args)
+        except OSError as error:  # the namespace is dead
             raise SandboxLost(f"sandbox {self.id} is gone: {error.strerror}") from error
-        finally:
-            linux.setns(self.nursery.own_pids, linux.CLONE_NEWPID)
+        return pid, self.nursery.children.watch(pid)
 
     def processes(self) -> set[int]:
         """Every process but the first, a command that runs now, and the dead; as the nursery numbers them."""
@@ -401,7 +366,7 @@ class Box:
     async def ends_within_memory(self, pid: int, end: asyncio.Future[Any]) -> bool:
         """Wait for a command's end; False as soon as the sandbox holds more memory than its limit."""
         while True:
-            done, _ = await asyncio.wait([end], timeout=_LOOK_S)
+            done, _ = await asyncio.wait([end], timeout=max(_LOOK_S, self.nursery.busy / _LOOKS))
             if done:
                 return True
             inside = {pid, *linux.descendants(pid), *self.processes()}
@@ -431,14 +396,9 @@ class Box:
         await self._signal_all(signal.SIGCONT)
 
     async def _signal_all(self, number: int) -> None:
-        """Signal every process of the sandbox at once, except its first: kill(-1) is atomic against forks."""
-
-        def body() -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, number)
-
+        """Signal every process of the sandbox at once, except its first."""
         with contextlib.suppress(SandboxLost):
-            await asyncio.shield(self._fork_inside(body)[1])
+            await asyncio.shield(self._inside(self.nursery.porter.signal_all, number)[1])
 
     # ------------------------------------------------------------------------------------------------- standing still
 
@@ -485,19 +445,3 @@ class Box:
                 return
             await asyncio.sleep(0.005)
         raise SandboxUnavailable(f"sandbox {self.id}: processes did not stop within {_FREEZE_S:g} s")
-
-
-def _rlimits(limits: Limits) -> dict[int, int]:
-    """Limits of every process inside, by RLIMIT_*; never above what this process has."""
-    mib = 1 << 20
-    wanted = {
-        resource.RLIMIT_DATA: limits.memory_mb * mib,
-        # reservations without memory are cheap, and virtual machines make large ones
-        resource.RLIMIT_AS: 8 * limits.memory_mb * mib,
-        resource.RLIMIT_FSIZE: limits.file_mb * mib,
-        resource.RLIMIT_NPROC: limits.pids,  # counted in the sandbox's user namespace, so set inside
-        resource.RLIMIT_NOFILE: 1024,
-        resource.RLIMIT_CORE: 0,
-    }
-    hard = {kind: resource.getrlimit(kind)[1] for kind in wanted}
-    return {k: v if hard[k] == resource.RLIM_INFINITY else min(v, hard[k]) for k, v in wanted.items()}

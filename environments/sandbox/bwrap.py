@@ -62,7 +62,7 @@ def read_bwrap(path: str) -> dict[str, bytes]:
     return files
 
 
-_LINKS = {"/app": "workspace/app", "/tests": "tmp/tests", "/logs": "tmp/logs", "/solution": "tmp/solution"}
+_LINKS = {"/app": "workspace/app"} | {f"/{name}": f"tmp/{name}" for name in ("tests", "logs", "solution", "root")}
 """Places that task folders name by absolute path (environments/adapters/harbor.py); they lead nowhere until made."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Sequence
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
@@ -16,7 +17,11 @@ RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_CLOSE_RANGE, _SYS_OPENAT2 = 428, 429, 436, 437
 _AT_FDCWD, _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = -100, 1, 4
 
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine, -1)
+_CLONE_PARENT = 0x8000
+
 _libc = ctypes.CDLL(None, use_errno=True)
+_python = ctypes.PyDLL(None, use_errno=True)
 
 
 def _check(result: int, what: str) -> int:
@@ -34,6 +39,14 @@ def unshare(flags: int) -> None:
 def setns(fd: int, flags: int) -> None:
     """setns(2); a pidfd with several flags joins several namespaces at once (Linux 5.8)."""
     _check(_libc.setns(fd, flags), "setns")
+
+
+def fork_sibling() -> int:
+    """A fork whose parent is this process's own: its pid, or 0 in the child. Only for a process of one thread.
+
+    The C library's fork has no such flag. `PyDLL` keeps the interpreter's lock, which the child then holds as well.
+    """
+    return _check(_python.syscall(_SYS_CLONE, ctypes.c_ulong(_CLONE_PARENT | signal.SIGCHLD), 0, 0, 0, 0), "clone")
 
 
 def prctl(option: int, value: int = 0, pointer: object = 0) -> None:
@@ -115,11 +128,9 @@ class SeccompFilter:
 
 def drop_capability_bounds() -> None:
     """Empty the capability bounding set: nothing executed later can gain one."""
-    for capability in range(64):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError:  # EINVAL: past the last capability of this kernel
-            return
+    capability = 0
+    while _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:  # EINVAL: past the last one of this kernel
+        capability += 1
 
 
 def children(pid: int) -> list[int]:

@@ -28,6 +28,7 @@ from environments.sandbox.box import Box
 from environments.sandbox.bwrap import BWRAP, read_bwrap
 from environments.sandbox.children import Children, readable
 from environments.sandbox.layers import Layers
+from environments.sandbox.porter import Porter
 
 _BASE = "/tmp"
 _ETC = {
@@ -40,7 +41,7 @@ _ETC = {
 class Nursery:
     """Serves one worker's requests; see `LocalSandboxes` for the other side."""
 
-    def __init__(self, limits: api.Limits, journal: int, program: bytes, overlay: bool) -> None:
+    def __init__(self, limits: api.Limits, journal: int, program: bytes, overlay: bool, porter: Porter) -> None:
         self.limits = limits
         self.overlay = overlay
         self.bwrap = f"{_BASE}/{BWRAP}"
@@ -49,14 +50,20 @@ class Nursery:
         with open(self.filter_file, "wb") as file:
             file.write(program)
         self.filter = linux.SeccompFilter(program)
-        self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.children = Children(asyncio.get_running_loop())
+        self.porter = porter
+        self.children.watch(porter.pid).add_done_callback(lambda _: os._exit(1))
         self._journal = journal
         self.layers = Layers(f"{_BASE}/layers", self.store, self.children)
         self.passage = f"{_BASE}/probe"  # where an overlay is mounted for the moment until it is detached
         self._boxes: dict[str, Box] = {}
         self._ends: dict[str, str] = {}  # why sandboxes ended that the worker has not closed yet
         self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    @property
+    def busy(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._tasks)
 
     async def serve(self, control: socket.socket, owner: int) -> None:
         """Answer requests until the worker is gone."""
@@ -280,16 +287,17 @@ def main() -> None:
         _enter_namespaces()
         overlay = _arrange_files(bwrap)
         linux.prctl(linux.PR_SET_DUMPABLE, 0)  # a fork that is on its way into a sandbox cannot be opened from inside
+        gc.freeze()  # forked children copy fewer pages
+        porter = Porter(program)
     except NotImplementedError as error:
         control.sendall(wire.pack({"fatal": str(error)}))
         sys.exit(1)
     except (OSError, ValueError) as error:
         control.sendall(wire.pack({"fatal": f"cannot set up sandboxes: {error}. {_FIX}"}))
         sys.exit(1)
-    gc.freeze()  # forked children copy fewer pages
 
     async def serve() -> None:
         limits = api.Limits(**options["limits"])
-        await Nursery(limits, options["journal"], program, overlay).serve(control, options["owner"])
+        await Nursery(limits, options["journal"], program, overlay, porter).serve(control, options["owner"])
 
     asyncio.run(serve())

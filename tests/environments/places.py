@@ -43,9 +43,14 @@ class Place:
         (inner,) = linux.children(self.factory._link._process.pid)
         return inner
 
+    def porter(self) -> int:
+        """Pid of the nursery's first child."""
+        return linux.children(self.nursery())[0]
+
     def inside(self) -> dict[int, str]:
         """Every process of every sandbox, with its state."""
-        return linux.descendants(self.nursery())
+        porter = self.porter()
+        return {pid: state for pid, state in linux.descendants(self.nursery()).items() if pid != porter}
 
 
 @contextmanager

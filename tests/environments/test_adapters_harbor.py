@@ -134,6 +134,21 @@ def test_rewards_of_the_agent_and_its_processes_do_not_reach_the_verdict(tmp_pat
     assert reward(episode) == (0.0, "wrong")
 
 
+def test_tests_find_what_a_container_gives_and_nothing_of_the_agents_home(tmp_path: Path, ground: Ground) -> None:
+    """A start-up file in their home would run in every python that the tests start, and could write the reward."""
+    forge = "import pathlib; pathlib.Path('/logs/verifier/reward.txt').write_text('1')"
+    where = "$(HOME=$h python3 -c 'import site; print(site.getusersitepackages())')"
+    plant = f'for h in ~ /workspace /app; do d={where}; mkdir -p $d; echo "{forge}" > $d/usercustomize.py; done; echo ~'
+    looks = ("$HOME = /root", "$(pwd) = /app", '"$(ls -A ~)" = ""', '"$(ls -A /logs/verifier)" = ""', "-w /root",
+             "-w /logs/verifier", "-d /logs/agent", "-f /tests/test.sh")  # fmt: skip
+    test = "python3 -c pass\n" + " && ".join(f"[ {look} ]" for look in looks)
+    episode = ground.play(
+        harbor(tmp_path, test=f"{test} && echo 0.25 > /logs/verifier/reward.txt\n"), scripted([bash(plant)])
+    )
+    assert [m["content"] for m in episode.replies if m["role"] == "tool"] == ["/root"], "the agent's home is the same"
+    assert reward(episode) == (0.25, "partial"), episode.grade
+
+
 def test_the_agent_never_sees_tests_or_solution(tmp_path: Path, ground: Ground) -> None:
     look = "ls -la / /tests /solution /logs /workspace; grep -rsl CANARY /workspace /tmp /etc /app /logs /tests; env"
     episode = ground.play(harbor(tmp_path), scripted([bash(look)]))

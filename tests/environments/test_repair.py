@@ -101,6 +101,14 @@ def test_visible_tests_pass_in_the_repaired_repository(place: Place, sandbox: Sa
     assert result.ok, result.stdout.decode()
 
 
+@pytest.mark.parametrize("name", ["migration", "path_traversal"])
+def test_hidden_cases_leave_no_files_where_they_ran(place: Place, sandbox: Sandbox, name: str) -> None:
+    env: Any = resolve(f"repair/{name}")
+    task = env.task("train", 0, 1)
+    assert reward(place, sandbox, env, task, {**env.files(task), **task.info["fixed"]}) == 1.0
+    assert place.text(sandbox, "ls -A /tmp") == ""
+
+
 def test_vendored_files_are_put_back(place: Place, sandbox: Sandbox) -> None:
     env: Any = resolve("repair/changed_api")
     task = planted(env, ["fee"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import io
 import os
@@ -12,6 +13,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from places import Place, place_at
 
 from environments.sandbox import archive, local, seccomp
 from environments.sandbox.api import LimitExceeded, Limits, Sandbox, SandboxUnavailable
+from environments.sandbox.box import Box
 from environments.sandbox.bwrap import find_bwrap
 
 _PYTEST_NEEDS = ("_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
@@ -246,6 +249,20 @@ def test_memory_is_bounded_for_one_process_and_for_all(place: Place, sandbox: Sa
     all_of_them = place.run(sandbox, "perl -e '$x = \"a\" x 90_000_000; sleep 30' & " * 6 + "wait", timeout=20)
     assert all_of_them.out_of_memory and all_of_them.signal == 9, all_of_them
     assert place.text(sandbox, "echo alive") == "alive\n"
+
+
+def test_memory_is_looked_at_four_times_a_second_or_a_thousand_times_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def wait(ends: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        asked.append(timeout)
+        return ends, []
+
+    monkeypatch.setattr(asyncio, "wait", wait)
+    for busy in (1, 250, 1000):
+        box: Any = SimpleNamespace(nursery=SimpleNamespace(busy=busy))
+        assert asyncio.run(Box.ends_within_memory(box, 1, None))  # type: ignore[arg-type]
+    assert asked == [0.25, 0.25, 1.0]
 
 
 # ------------------------------------------------------------------------------------------------------ shell sessions
