@@ -84,9 +84,9 @@ def test_a_good_one_of_each_kind_fails_nothing(kind: type[Environment], twin: He
 def test_what_hangs_or_dies_is_named_and_takes_nothing_with_it() -> None:
     names = [f"{kind.__module__}:{kind.__name__}" for kind in (Hangs, Dies, Sum)]
     told: list[str] = []
-    hangs, dies, good = check_all(names, rows=1, quick=True, seconds=4.0, seen=lambda r: told.append(r.environment))
+    hangs, dies, good = check_all(names, rows=1, quick=True, seconds=8.0, seen=lambda r: told.append(r.environment))
     assert told == names and good.ok, good.reasons()
-    assert "has not ended after 4 s" in hangs.reasons() and "exit code 7" in dies.reasons()
+    assert "has not ended after 8 s" in hangs.reasons() and "exit code 7" in dies.reasons()
 
 
 def test_there_are_faults_of_every_law() -> None:
