@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from rewards.efforts import DEFAULT_EFFORTS, Effort
@@ -50,18 +51,22 @@ def family(
     names: Mapping[str, tuple[str, ...]],
     *,
     tags: tuple[str, ...] = (),
+    marked: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     levels: tuple[int, ...] = (1, 2, 3),
     needs_sandbox: bool = False,
     needs_vision: bool = False,
 ) -> list[EnvSpec]:
-    """Rows `<folder>/<name>` of the classes `CamelCase` in `environments/<folder>/<name>.py`, with their skills."""
+    """Rows `<folder>/<name>` of the classes `CamelCase` in `environments/<folder>/<name>.py`, with their skills.
+
+    `marked`: tags that some of them have beside the family's.
+    """
     return [
         EnvSpec(
             id=f"{folder}/{name}",
             use=f"environments.{folder}.{name}:{name.title().replace('_', '')}",
             domain=domain,
             skills=skills,
-            tags=tags,
+            tags=(*tags, *marked.get(name, ())),
             levels=levels,
             needs_sandbox=needs_sandbox,
             needs_vision=needs_vision,

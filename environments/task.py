@@ -117,10 +117,17 @@ class Task:
 
 
 def prompt_key(prompt: tuple[Message, ...], world: Any = None) -> int:
-    """A 64-bit hash of a prompt's text and images; splits and de-duplication are decided by it.
+    """A 64-bit hash of a prompt's text and images (by their hashes); splits and de-duplication are decided by it.
 
     `world` (a JSON value) is what else makes a task another one: the files or records that the policy will find.
     """
-    said = [[m["role"], m["content"]] for m in prompt]
+    said = [[m["role"], _named(m["content"])] for m in prompt]
     text = json.dumps(said if world is None else [said, world], ensure_ascii=False)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _named(content: str | list[Part]) -> Any:
+    """A message's content with the hashes of its images in place of their files."""
+    if isinstance(content, str):
+        return content
+    return [part["image"] if part["type"] == "image" else part for part in content]

@@ -421,6 +421,14 @@ def check_environments(config: Config) -> list[Check]:
     domains = len({s.domain for s in specs})
     count = f"{len(specs)} of {domains} domains, {sum(s.needs_sandbox for s in specs)} in sandboxes"
     checks = [Check(Verdict.PASS, "environments", count + (f"; {len(left_out)} left out" if left_out else ""))]
+    known = {tag for s in CATALOGUE.values() for tag in s.tags}
+    odd = [t for t in config.controls.exclude_tags if t not in known and not any(repr(t) in why for _, why in left_out)]
+    if odd:  # a misspelt tag would leave nothing out
+        text = (
+            f"no environment has the tag {', '.join(odd)} of controls.exclude_tags: only tasks that carry it are left "
+            f"out (the catalogue's tags are {', '.join(sorted(known))})"
+        )
+        checks.append(Check(Verdict.WARN, "controls", text))
     easiest = [s.id for s in specs if not set(s.levels) & set(config.envs.levels)]
     if easiest:
         text = f"{', '.join(easiest[:3])} ({len(easiest)} in all) have none of envs.levels: their easiest is used"

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from environments.adapters.host import ForeignError, Host
 from environments.base import Draft, Environment, Step, Style
-from environments.task import Message, Task, Tool, ToolCall
+from environments.task import Message, Split, Task, Tool, ToolCall
 from rewards.grade import Grade, GradeStatus
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ _ACTION_CHARS = 400
 """A longer action is none of any game's; it is cut, so that what a game echoes stays short."""
 _SOLVE_S = 60.0
 """Of a search for a play that wins; it takes a second at most on an idle machine."""
+_DEALS = 50
+"""Deals until one can be won: of every game more than one in ten can."""
+_STRIDE = 2**61 - 1
+"""Between the seeds of deals for one task, so that they are no other task's."""
 
 TOOL: Tool = {
     "name": "play",
@@ -38,6 +43,8 @@ class Played(Environment):
     license = "MIT"
     game: str
     wins: float = 1.0
+    sure: bool = True
+    """Whether every deal can be won; else a task is the first deal for which the oracle finds a play that wins."""
 
     def host(self) -> Host:
         """The process that plays."""
@@ -50,6 +57,14 @@ class Played(Environment):
     def draw(self, rng: random.Random, level: int) -> Draft:
         seed = rng.getrandbits(31)
         return Draft(self._play(level, seed, [])["text"], None, {"seed": seed})
+
+    def task(self, split: Split, index: int, level: int, seed: int = 0) -> Task:
+        """See `Environment.task`; where some deals cannot be won, the first one that the oracle wins."""
+        for deal in range(1 if self.sure else _DEALS):
+            task = super().task(split, index, level, seed + deal * _STRIDE)
+            if self.sure or _solution(self, level, task.info["seed"]) is not None:
+                return replace(task, id=f"{self.id}/{split}/{level}/{index}/{seed}")
+        raise ForeignError(f"{self.id} level {level}: none of {_DEALS} deals can be won")
 
     def _play(self, level: int, seed: int, actions: list[str]) -> dict[str, Any]:
         return self.host().call("play", game=self.game, options=self.options(level), seed=seed, actions=actions)
@@ -105,13 +120,22 @@ class Played(Environment):
 
 
 @lru_cache(maxsize=256)
+def _solution(env: Played, level: int, seed: int) -> tuple[str, ...] | None:
+    """Actions that win; None where the oracle finds none."""
+    options = env.options(level)
+    actions = env.host().call("solve", timeout=_SOLVE_S, game=env.game, options=options, seed=seed)
+    return None if actions is None else tuple(actions)
+
+
+@lru_cache(maxsize=256)
 def _winning(env: Played, level: int, seed: int) -> tuple[tuple[str, str], ...]:
     """Actions that win, and what the game answers to each."""
-    host, options = env.host(), env.options(level)
-    actions = host.call("solve", timeout=_SOLVE_S, game=env.game, options=options, seed=seed)
+    actions = _solution(env, level, seed)
+    if actions is None:
+        raise ForeignError(f"{env.id} level {level} seed {seed}: no play that wins is found, its deals are not `sure`")
     rows: list[tuple[str, str]] = []
     for n, action in enumerate(actions, 1):
-        now = env._play(level, seed, actions[:n])
+        now = env._play(level, seed, [*actions[:n]])
         rows.append((action, _text(now)))
         if now["done"]:
             if now["reward"] < env.wins:

@@ -29,6 +29,7 @@ class TextArena(Played):
             levels=tuple(range(1, len(game.levels) + 1)),
             limits=Limits(turns=game.turns, tokens=16_384, seconds=120.0),
             wins=game.wins,
+            sure=game.sure,
         )
 
     def host(self) -> Host:

@@ -31,6 +31,8 @@ class Game:
     """Assistant messages of an episode."""
     wins: float = 1.0
     """The package's reward from which a game is won."""
+    sure: bool = True
+    """Whether every deal can be won: by its rules, or as far as 300 deals of each level tell. See `Played.sure`."""
 
     def options(self, level: int) -> dict[str, Any]:
         """What the driver needs, as JSON."""
@@ -44,9 +46,12 @@ class Game:
         }
 
 
-def _game(players: int, skills: str, *ids: str, opening: int = 2, turns: int = 60, **kwargs: Any) -> Game:
-    domain = {1: "puzzles", 2: "games"}.get(players, "games")
-    return Game(tuple(Level(i, opening, kwargs) for i in ids), players, domain, tuple(skills.split()), turns)
+def _game(
+    players: int, skills: str, *ids: str, opening: int = 2, turns: int = 60, sure: bool = True, **kwargs: Any
+) -> Game:
+    domain = "puzzles" if players == 1 else "games"
+    levels = tuple(Level(i, opening, kwargs) for i in ids)
+    return Game(levels, players, domain, tuple(skills.split()), turns, sure=sure)
 
 
 _SUMS = ["SEND + MORE = MONEY", "TWO + TWO = FOUR", "EAT + THAT = APPLE", "BASE + BALL = GAMES", "COCA + COLA = OASIS"]
@@ -83,12 +88,14 @@ GAMES: dict[str, Game] = {
     "ConnectFour": _game(2, "tactics", "ConnectFour-v0", "ConnectFour-v0-large", opening=4),
     "Crusade": _game(2, "tactics", "Crusade-v0", opening=4),
     "MemoryGame": _game(2, "memory", "MemoryGame-v0", opening=4),
-    "Nim": _game(2, "tactics arithmetic", "Nim-v0", "Nim-v0-medium", "Nim-v0-large", opening=2),
+    "Nim": _game(2, "tactics arithmetic", "Nim-v0", "Nim-v0-medium", "Nim-v0-large", opening=2, sure=False),
+    "Othello": _game(2, "tactics", "Othello-v0-small", "Othello-v0", opening=4),
     "QuantumTicTacToe": _game(2, "tactics", "QuantumTicTacToe-v0", opening=2),
     "SimpleTak": _game(2, "tactics", "SimpleTak-v0", "SimpleTak-v0-medium", opening=4),
     "Snake": _game(2, "tactics", "Snake-v0", "Snake-v0-standard", opening=2),
     "Surround": _game(2, "tactics", "Surround-v0", "Surround-v0-standard", opening=2),
     "ThreePlayerTicTacToe": _game(3, "tactics", "ThreePlayerTicTacToe-v0", opening=3),
+    "TicTacToe": _game(2, "tactics", "TicTacToe-v0", opening=2, sure=False),
     "UltimateTicTacToe": _game(2, "tactics", "UltimateTicTacToe-v0", opening=4),
     "WildTicTacToe": _game(2, "tactics", "WildTicTacToe-v0", opening=2),
     # cards and dice
@@ -104,10 +111,10 @@ GAMES: dict[str, Game] = {
     # repeated games
     "ColonelBlotto": _game(2, "game_theory", "ColonelBlotto-v0-small", "ColonelBlotto-v0", opening=2),
     "IteratedMatchingPennies": _game(2, "game_theory", "IteratedMatchingPennies-v0", opening=4),
-    "IteratedPrisonersDilemma": _game(2, "game_theory", "IteratedPrisonersDilemma-v0", opening=8),
+    "IteratedPrisonersDilemma": _game(2, "game_theory", "IteratedPrisonersDilemma-v0", opening=8, sure=False),
     "IteratedRockPaperScissors": _game(2, "game_theory", "IteratedRockPaperScissors-v0", opening=6),
     "IteratedTwoThirdsAverage": _game(2, "game_theory", "IteratedTwoThirdsAverage-v0", opening=4),
-    "IteratedUltimatumGame": _game(2, "game_theory negotiation", "IteratedUltimatumGame-v0", opening=2),
-    "ThreePlayerIPD": _game(3, "game_theory", "ThreePlayerIPD-v0", opening=6),
+    "IteratedUltimatumGame": _game(2, "game_theory negotiation", "IteratedUltimatumGame-v0", opening=2, sure=False),
+    "ThreePlayerIPD": _game(3, "game_theory", "ThreePlayerIPD-v0", opening=6, sure=False),
 }
 """Engine -> how it is used; ids are `textarena/<engine>`."""

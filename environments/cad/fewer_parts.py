@@ -38,7 +38,7 @@ def _pieces(filled: np.ndarray) -> list[str]:
     """Disjoint boxes that fill a shape: from the lowest voxel, grown along z, then y, then x."""
     left, out = filled.copy(), list[str]()
     while left.any():
-        low = [int(v) for v in np.argwhere(left)[0]]
+        low = [int(v) for v in np.unravel_index(left.argmax(), left.shape)]
         high = [v + 1 for v in low]
         for axis in (2, 1, 0):
             while high[axis] < left.shape[axis]:

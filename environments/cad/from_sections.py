@@ -28,9 +28,9 @@ def sections(filled: np.ndarray) -> str:
         if not here.any():
             continue
         out.append(f"z {levels[0]}-{levels[-1] + 1}")
-        for row, ys in groupby(range(here.shape[1]), key=lambda y: spans(here[:, y])):
+        for _, ys in groupby(range(here.shape[1]), key=lambda y: here[:, y].tobytes()):
             lines = [*ys]
-            if row:
+            if row := spans(here[:, lines[0]]):
                 out.append(f"  y {lines[0]}-{lines[-1] + 1}: x {row}")
     return "\n".join(out)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from environments.cad.solid import ProgramError, Solid, parse, voxels
+from environments.cad.solid import ProgramError, Solid, parse, voxels, within
 from rewards.grade import Grade, GradeStatus
 
 Feature = dict[str, Any]
@@ -73,12 +74,20 @@ def part(rng: random.Random, bosses: int, cuts: int, round_ones: bool = True) ->
 
 def all_matter(features: list[Feature]) -> bool:
     """Whether each feature but the first changes the shape by at least 12 voxels: what is described must be seen."""
-    whole = shape(program(features))
-    return all((shape(program(features[:i] + features[i + 1 :])) != whole).sum() >= 12 for i in range(1, len(features)))
+    grids = [within(parse(expression(f))) for f in features]
+    cut = [f["op"] == "cut" for f in features]
+    added, taken = (np.sum([g for g, c in zip(grids, cut, strict=True) if c == out], 0) for out in (False, True))
+    # Without the feature another voxel is full: where it alone adds and nothing cuts, or it alone cuts what is added.
+    alone = ((added == 1) & (taken == 0), (taken == 1) & (added > 0))
+    return all((g & alone[c]).sum() >= 12 for g, c in zip(grids[1:], cut[1:], strict=True))
 
 
+@lru_cache(maxsize=64)
 def shape(text: str) -> np.ndarray:
-    """bool [SIDE, SIDE, SIDE] of a program of our own."""
+    """bool [SIDE, SIDE, SIDE] of a program, read only; some are kept, for a gold is compared many times.
+
+    Raises ProgramError.
+    """
     return voxels(parse(text))
 
 

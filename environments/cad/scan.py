@@ -10,8 +10,9 @@ import numpy as np
 from environments.base import Draft
 from environments.cad.from_sections import spans
 from environments.cad.model import judged, overlap, part, program, shape
+from environments.cad.modelling import Desk
 from environments.cad.solid import MANUAL, SIDE, ProgramError, parse, voxels
-from environments.simulation import Simulation, World
+from environments.simulation import Simulation
 from environments.task import Limits, Task
 from environments.tools import ToolError, tool
 from rewards.grade import Grade
@@ -19,14 +20,13 @@ from rewards.grade import Grade
 COMPARES = 3
 
 
-class Scanner(World):
-    """The hidden part, and what was handed in."""
+class Scanner(Desk):
+    """The hidden part, and the comparisons that are left."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.part = shape(task.answer)
         self.compares = COMPARES
-        self.handed: str | None = None
 
     @tool
     def extent(self) -> dict[str, Any]:
@@ -58,12 +58,6 @@ class Scanner(World):
             raise ToolError(str(error)) from None
         self.compares -= 1
         return {"overlap": round(score, 6), "comparisons_left": self.compares}
-
-    @tool
-    def submit(self, program: str) -> str:
-        """Hand in the program; this ends the task."""
-        self.handed, self.over = program, True
-        return "submitted"
 
 
 class Scan(Simulation):

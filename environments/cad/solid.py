@@ -181,11 +181,17 @@ def hull(model: Solid) -> tuple[np.ndarray, np.ndarray]:
 
 
 def voxels(model: Solid, cell: int = 1) -> np.ndarray:
-    """bool [x, y, z] over the workspace, by cells of `cell` mm. Raises ProgramError for a model that leaves it."""
+    """bool [x, y, z] over the workspace, by cells of `cell` mm; read only. Raises ProgramError for a model that leaves
+    it."""
     low, high = hull(model)
     if low.min() < -1e-6 or high.max() > SIDE + 1e-6:
         span = ", ".join(f"{a} {lo:g} to {hi:g}" for a, lo, hi in zip("xyz", low, high, strict=True))
         raise ProgramError(f"the model (or the box around it) leaves the workspace of 0 to {SIDE}: {span}")
+    return within(model, cell)
+
+
+def within(model: Solid, cell: int = 1) -> np.ndarray:
+    """bool [x, y, z], read only: what the workspace holds of a model, by cells of `cell` mm."""
     centres = np.arange(SIDE // cell) * cell + cell / 2
     points = (centres[:, None, None], centres[None, :, None], centres[None, None, :])
     return np.broadcast_to(inside(model, points), (SIDE // cell,) * 3)

@@ -28,7 +28,7 @@ _DRAWS = 50
 """Tasks of each level and split that are drawn and compared."""
 _LONG = 100_000
 """Characters from which a level's prompts are long: one of each split is tried, for drawing fifty takes minutes."""
-_DRAW_CPU_S = 0.4
+_DRAW_CPU_S = 0.3
 """CPU time after which no more than the rows are drawn of a level and split."""
 _SLOW_DRAW_S = 0.5
 """A task that takes this much CPU at the median keeps a worker from its episodes."""
@@ -150,13 +150,12 @@ def levels(env: Environment, tasks: list[Task], report: CheckReport) -> None:
         report.skip("there is one level", "levels")
         return
     try:
-        drawn = [[str(env.draw(random.Random(n), lv).prompt) for n in range(8)] for lv in env.levels]
-        infos = [[repr(env.draw(random.Random(n), lv).info) for n in range(8)] for lv in env.levels]
+        ends = [[env.draw(random.Random(n), level) for n in range(8)] for level in (env.levels[0], env.levels[-1])]
     except Exception as error:
         finding.note(False, f"draw fails: {error!r}")
         return
-    alike = drawn[0] == drawn[-1] and infos[0] == infos[-1]
-    finding.note(not alike, f"levels {env.levels[0]} and {env.levels[-1]} draw the same tasks")
+    easy, hard = ([(str(draft.prompt), repr(draft.info)) for draft in drafts] for drafts in ends)
+    finding.note(easy != hard, f"levels {env.levels[0]} and {env.levels[-1]} draw the same tasks")
     if "third_party" in env.tags:  # an oracle that plays at random until it wins shows no work
         return
     work: dict[int, list[int]] = {}

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from environments.base import Environment
-from environments.check import drawing, playing, tampering
+from environments.check import drawing, ordering, playing, tampering
 from environments.check.report import CheckReport
 from environments.sandbox.api import SandboxFactory
 from environments.task import Task
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from environments.check.pool import Helper
 
 _PLAYED = ("gold", "limits", "formats", "empty", "garbage", "calls", "half", "evidence", "predicted", "hidden",
-           "planted", "flake", "restore", "pure")  # fmt: skip
+           "planted", "flake", "restore", "pure", "order")  # fmt: skip
 """Laws that need episodes."""
 _QUICK_DRAWS = 12
 _QUICK_HOSTILE = 6
@@ -96,12 +96,13 @@ async def _play(
             await playing.hostile(stage, task, row, count)
         if found is not None and (not quick or row == 0):
             await playing.again(stage, task, *found)
-    for task in few:
+    for task in few[-1:] if env.needs_sandbox and quick else few:
         await playing.half(stage, task)
         if not env.needs_sandbox:
             await playing.formats(stage, task)
     for task in few[-1:] if env.needs_sandbox else few:
         await playing.calls(stage, task)
+    await ordering.ordered(stage)
     if env.needs_sandbox and few:
         await tampering.sandboxed(stage, few[-1])
         report.skip("a sandbox's episodes are dear, and its answers are read by the same rule", "formats")

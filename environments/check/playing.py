@@ -112,15 +112,19 @@ def told(episode: Episode) -> str:
 
 
 async def oracle(stage: Stage, task: Task) -> tuple[Episode, Watched | None] | None:
-    """The oracle in every style (styles that do not differ are played once); the first style's episode."""
+    """The oracle in every style (styles that do not differ are played once); the first style's episode.
+
+    In a sandbox, where an episode is dear, styles that differ in thoughts only do not differ.
+    """
     env, findings = stage.env, stage.findings
-    first, seen = None, list[list[Message]]()
+    first, seen = None, list[Any]()
     for style in STYLES:
         script = env.demonstrate(task, style)
         _fits(env, task, script, findings["limits"])
-        if script in seen:
+        acts = [{k: v for k, v in m.items() if k != "reasoning_content"} if env.needs_sandbox else m for m in script]
+        if acts in seen:
             continue
-        seen.append(script)
+        seen.append(acts)
         episode, watched = await stage.play(task, scripted(script))
         first = first or (episode, watched)
         solved = episode.grade is not None and episode.grade.solved

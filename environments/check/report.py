@@ -12,6 +12,7 @@ LAWS = {
     "elsewhere": "a process with another hash seed draws the same tasks, with the same oracle and tools",
     "varied": "tasks differ, and no constant answer is right for most of them",
     "levels": "levels are different tasks, and a higher one does not ask for clearly less work",
+    "order": "what a weak solver can do, where there is one, does not rise with the level",
     "form": "prompts end with a user's message, and tools have a name, a description and an object as parameters",
     "json": "a task survives JSON, and is solved alike after it",
     "secret": "the answer is in no field that reaches the policy but the prompt's own content",
@@ -69,6 +70,8 @@ class CheckReport:
     findings: dict[str, Finding] = field(default_factory=lambda: {law: Finding(law) for law in LAWS})
     prompts: dict[str, int] = field(default_factory=dict)
     """`<split>/<level>` -> distinct prompts seen in this check."""
+    solver: dict[str, float] | str = "not tried"
+    """Level -> solve rate of the environment's weak solver, or `no solver`."""
     seconds: dict[str, float] = field(default_factory=dict)
     """draw (median, CPU), start, judge and episode (longest), and check (all of it, wall)."""
 
@@ -108,6 +111,7 @@ class CheckReport:
             "ok": self.ok,
             "skipped": self.skipped,
             "prompts": self.prompts,
+            "solver": self.solver,
             "seconds": self.seconds,
             "findings": [f.to_json() for f in self.findings.values()],
         }
@@ -115,7 +119,7 @@ class CheckReport:
     @staticmethod
     def from_json(row: dict[str, Any]) -> CheckReport:
         """Inverse of `to_json`."""
-        report = CheckReport(row["environment"], prompts=row["prompts"], seconds=row["seconds"])
+        report = CheckReport(row["environment"], prompts=row["prompts"], solver=row["solver"], seconds=row["seconds"])
         for found in row["findings"]:
             report.findings[found["law"]] = Finding(**{k: v for k, v in found.items() if k != "means"})
         return report

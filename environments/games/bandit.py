@@ -7,7 +7,7 @@ from typing import Any
 
 from environments.base import Draft
 from environments.games.game import Game, Match, Play
-from environments.task import Task
+from environments.task import Message, Task
 from environments.tools import ToolError, tool
 
 ARMS, NOISE, GAP = (4, 7, 12), (12, 20, 30), (8, 7, 6)
@@ -89,6 +89,18 @@ class Bandit(Game):
         for arm, times in pulls:
             yield "pull", {"machine": arm + 1, "times": times}
         yield "choose", {"machine": best + 1}
+
+    def weak(self, task: Task) -> list[Message]:
+        """Pulls every machine once."""
+        return self.script(task, _once(task))
+
+
+def _once(task: Task) -> Play:
+    paid = []
+    for machine in range(1, len(task.info["means"]) + 1):
+        told = yield "pull", {"machine": machine, "times": 1}
+        paid += told["paid"]
+    yield "choose", {"machine": paid.index(max(paid)) + 1}
 
 
 def _found(info: dict[str, Any]) -> tuple[list[tuple[int, int]], int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from environments.base import Draft
 from environments.games.game import Game, Match, Play
-from environments.task import Limits, Task
+from environments.task import Limits, Message, Task
 from environments.tools import ToolError, tool
 
 SIDES, FLEETS, SHOTS = (6, 8, 10), ((3, 2, 2), (4, 3, 3, 2), (5, 4, 3, 3, 2)), (26, 44, 66)
@@ -71,6 +71,16 @@ class Battleship(Game):
     def play(self, task: Task) -> Play:
         for at in _shots(task.info["side"], task.info["ships"]):
             yield "fire", {"places": [at]}
+
+    def weak(self, task: Task) -> list[Message]:
+        """Sweeps the sea row by row."""
+        return self.script(task, _sweep(task.info))
+
+
+def _sweep(info: dict[str, Any]) -> Play:
+    places = [place(r, c) for r in range(info["side"]) for c in range(info["side"])]
+    for start in range(0, len(places), SALVO):
+        yield "fire", {"places": places[start : start + SALVO]}
 
 
 def _fleet(rng: random.Random, side: int, fleet: tuple[int, ...]) -> list[list[str]]:

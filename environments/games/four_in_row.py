@@ -7,7 +7,7 @@ from typing import Any
 
 from environments.base import Draft
 from environments.games.game import Game, Match, Play
-from environments.task import Task
+from environments.task import Message, Task
 from environments.tools import ToolError, tool
 
 COLUMNS, ROWS = 7, 6
@@ -121,6 +121,20 @@ class FourInRow(Game):
     def play(self, task: Task) -> Play:
         for column in _line(task):
             yield "drop", {"column": column + 1}
+
+    def weak(self, task: Task) -> list[Message]:
+        """Wins or blocks where it can at once, else keeps to the middle."""
+        return self.script(task, _careful(task))
+
+
+def _careful(task: Task) -> Play:
+    board = opened(task.info)
+    while True:
+        free = sorted(board.free(), key=lambda c: abs(c - COLUMNS // 2))
+        column = next((c for stone in "XO" for c in free if board.wins(c, stone)), free[0])
+        told = yield "drop", {"column": column + 1}
+        board.drop(column, "X")
+        board.drop(int(told.partition("drops into ")[2][0]) - 1, "O")
 
 
 def _line(task: Task) -> list[int]:

@@ -6,7 +6,8 @@ from collections.abc import Generator
 from typing import Any
 
 from environments.simulation import Simulation, World
-from environments.task import Limits, Task
+from environments.task import Limits, Message, Task
+from environments.tools import calling
 from rewards.grade import Grade
 
 Move = tuple[str, dict[str, Any]]
@@ -37,7 +38,14 @@ class Game(Simulation):
 
     def solve(self, task: Task) -> tuple[list[Move], str]:
         """The moves of `play` against the world."""
-        world, moves, player = self.world(task), list[Move](), self.play(task)
+        return self._moves(task, self.play(task)), "The game is over."
+
+    def script(self, task: Task, player: Play) -> list[Message]:
+        """What a player says to the world's answers."""
+        return [calling(name, n, **arguments) for n, (name, arguments) in enumerate(self._moves(task, player))]
+
+    def _moves(self, task: Task, player: Play) -> list[Move]:
+        world, moves = self.world(task), list[Move]()
         result: Any = None
         while not world.over:
             try:
@@ -46,7 +54,7 @@ class Game(Simulation):
                 break
             moves.append((name, arguments))
             result = getattr(world, name)(**arguments)
-        return moves, "The game is over."
+        return moves
 
     def judge(self, task: Task, world: Any, answer: str | None) -> Grade:
         """Victory is 1, everything else (lost, stalled, given up) 0."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from environments.base import Draft
 from environments.games.game import Game, Match, Play
-from environments.task import Task
+from environments.task import Message, Task
 from environments.tools import ToolError, tool
 
 GOODS = ("a used delivery van", "a pallet of copper pipe", "a walk-in freezer", "a printing press", "a small tractor")
@@ -82,15 +82,22 @@ class Haggle(Game):
         return Draft(text, None, {"sellers": sellers, "offers": offers})
 
     def play(self, task: Task) -> Play:
-        limits = {}
-        for seller in task.info["sellers"]:
-            asks = [seller["ask"]]
-            for _ in range(
-                2
-            ):  # three asks a, b, c of a geometric approach have their limit at (ac - b^2) / (a + c - 2b)
-                told = yield "offer", {"seller": seller["name"], "price": asks[-1] // 2 + 1}
-                asks.append(int(told.partition("go for ")[2].partition(".")[0]))
-            a, b, c = asks
-            limits[seller["name"]] = (a * c - b * b) / (a + c - 2 * b)
-        best = min(limits, key=lambda n: limits[n])
-        yield "offer", {"seller": best, "price": round(limits[best] * 1.01)}
+        yield from _bought(task.info["sellers"])
+
+    def weak(self, task: Task) -> list[Message]:
+        """Talks to the first seller alone."""
+        return self.script(task, _bought(task.info["sellers"][:1]))
+
+
+def _bought(sellers: list[dict[str, Any]]) -> Play:
+    """Three asks of each of these sellers, then an offer to the one with the lowest limit."""
+    limits = {}
+    for seller in sellers:
+        asks = [seller["ask"]]
+        for _ in range(2):
+            told = yield "offer", {"seller": seller["name"], "price": asks[-1] // 2 + 1}
+            asks.append(int(told.partition("go for ")[2].partition(".")[0]))
+        a, b, c = asks  # of a geometric approach, whose limit is (ac - b^2) / (a + c - 2b)
+        limits[seller["name"]] = (a * c - b * b) / (a + c - 2 * b)
+    best = min(limits, key=lambda n: limits[n])
+    yield "offer", {"seller": best, "price": round(limits[best] * 1.01)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from environments.base import Draft
 from environments.games.game import Game, Match, Play
-from environments.task import Task
+from environments.task import Message, Task
 from environments.tools import ToolError, tool
 
 
@@ -86,3 +86,16 @@ class Nim(Game):
             i, count = best(heaps, task.info["most"], task.info["last_loses"]) or (0, 1)
             told = yield "take", {"heap": i + 1, "count": count}
             heaps = told["heaps"]
+
+    def weak(self, task: Task) -> list[Message]:
+        """Plays the plain game at every level."""
+        return self.script(task, _plain(task))
+
+
+def _plain(task: Task) -> Play:
+    """Bouton's rule, without a cap, for whoever wins by the last match."""
+    heaps = task.info["heaps"]
+    while True:
+        i, count = best(heaps, max(heaps), False) or (heaps.index(max(heaps)), 1)
+        told = yield "take", {"heap": i + 1, "count": min(count, task.info["most"])}
+        heaps = told["heaps"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from itertools import combinations_with_replacement
 from typing import Any
 
 from environments.base import Draft
 from environments.games.game import Game, Match, Play
-from environments.task import Task
+from environments.task import Message, Task
 from environments.tools import ToolError, tool
 
 LAMPS, SWITCHES, STATES = (6, 9, 12), (5, 8, 12), (2, 2, 3)
@@ -67,6 +68,18 @@ class Switchboard(Game):
         for switch, times in enumerate(task.info["times"], 1):
             for _ in range(times):
                 yield "press", {"switch": switch}
+
+    def weak(self, task: Task) -> list[Message]:
+        """Looks three presses ahead."""
+        return self.script(task, _three(task.info))
+
+
+def _three(info: dict[str, Any]) -> Play:
+    for pressed in combinations_with_replacement(info["wiring"], 3):
+        lamps = [v + sum(i in w for w in pressed) for i, v in enumerate(info["lamps"], 1)]
+        if not any(v % info["states"] for v in lamps):
+            for wires in pressed:
+                yield "press", {"switch": info["wiring"].index(wires) + 1}
 
 
 def _independent(wiring: list[list[int]], lamps: int, prime: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from environments.base import Draft
 from environments.games.game import Game, Match, Play
-from environments.task import Task
+from environments.task import Message, Task
 from environments.tools import ToolError, tool
 
 _TEXT = (
@@ -90,6 +90,18 @@ class WordGuess(Game):
         while True:
             told = yield "guess", {"word": left[0]}
             left = [w for w in left[1:] if marks(told["word"], w) == told["marks"]]
+
+    def weak(self, task: Task) -> list[Message]:
+        """Heeds letters in their places only."""
+        return self.script(task, _placed(task))
+
+
+def _placed(task: Task) -> Play:
+    left = task.info["words"]
+    while True:
+        told = yield "guess", {"word": left[0]}
+        right = [i for i, mark in enumerate(told["marks"]) if mark == "G"]
+        left = [w for w in left[1:] if all(w[i] == told["word"][i] for i in right)]
 
 
 def _guesses(words: list[str], hidden: str) -> list[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
 
 from environments.base import Draft
+from environments.images import text_of
 from environments.logic.puzzle import Grid as GridPuzzle
 from environments.logic.puzzle import asked, grid_text
+from environments.task import Task
 
 Grid = tuple[tuple[int, ...], ...]
 """0 is the background."""
@@ -135,6 +138,13 @@ class GridProgram(GridPuzzle):
             grid_text([list(r) for r in pairs[3][1]]),
             "Give the rows of the output from top to bottom, separated by /, as in 102/220",
         )
+
+    def weak(self, task: Task) -> str:
+        """Tries single operations."""
+        blocks = re.findall(r":\n((?:\d+\n?)+)", text_of(task.prompt[-1]))
+        *pairs, last = (tuple(tuple(map(int, row)) for row in block.split()) for block in blocks)
+        fits = [f for f in OPERATIONS.values() if all(f(a) == b for a, b in zip(pairs[::2], pairs[1::2], strict=True))]
+        return grid_text([list(row) for row in (fits[0](last) if fits else last)])
 
 
 def apply(program: tuple[str, ...], g: Grid) -> Grid:

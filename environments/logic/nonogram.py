@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from functools import cache
 from itertools import groupby
 
 from environments.base import Draft
+from environments.images import text_of
 from environments.logic.puzzle import Grid, asked, grid_text
+from environments.task import Task
 
 
 class Nonogram(Grid):
@@ -36,6 +39,12 @@ class Nonogram(Grid):
             "Give the rows from top to bottom, separated by /, with # for filled and . for empty cells",
         )
 
+    def weak(self, task: Task) -> str:
+        """Goes over all lines once, and fills what is left open."""
+        listed = re.findall(r"(?:to bottom|to right): (.+)", text_of(task.prompt[-1]))
+        rows, columns = ([tuple(int(n) for n in c.split() if n != "0") for c in line.split(";")] for line in listed)
+        return grid_text(propagate(rows, columns, 1)).replace("?", "#")
+
 
 def _listed(clues: list[tuple[int, ...]]) -> str:
     return "; ".join(" ".join(map(str, c)) or "0" for c in clues)
@@ -58,12 +67,12 @@ def _lines(clue: tuple[int, ...], n: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def propagate(rows: list[tuple[int, ...]], columns: list[tuple[int, ...]]) -> list[str]:
-    """What follows from single lines, `?` where nothing does."""
+def propagate(rows: list[tuple[int, ...]], columns: list[tuple[int, ...]], rounds: int = 1000) -> list[str]:
+    """What follows from single lines, `?` where nothing does; each round goes over all of them."""
     grid = [["?"] * len(columns) for _ in rows]
     changed = True
-    while changed:
-        changed = False
+    while changed and rounds:
+        changed, rounds = False, rounds - 1
         for clues, is_row in ((rows, True), (columns, False)):
             for i, clue in enumerate(clues):
                 old = grid[i] if is_row else [r[i] for r in grid]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from functools import cache
 from itertools import permutations
 
 from environments.base import Draft
+from environments.images import text_of
 from environments.logic.puzzle import Grid, asked, grid_text
+from environments.task import Task
 
 Clues = dict[tuple[str, int], int]
 """(`top`, `bottom`, `left` or `right`; line) -> buildings seen."""
@@ -44,6 +47,16 @@ class Skyscrapers(Grid):
             f"right from top to bottom.\n" + "\n".join(sides) + also
         )
         return asked(text, grid_text(square), "Give the rows from top to bottom, separated by /, as in 123/231/312")
+
+    def weak(self, task: Task) -> str:
+        """Takes the first square that fits the clues at left and right."""
+        text = text_of(task.prompt[-1])
+        sides = {s: told.split() for s, told in re.findall(r"- (left|right): (.+)", text)}
+        clues = {(s, i): int(c) for s, told in sides.items() for i, c in enumerate(told) if c != "-"}
+        also = re.findall(r"Row (\d), column (\d) is (\d)", text)
+        given = {(int(r) - 1, int(c) - 1): int(v) for r, c, v in also}
+        square = solve(len(sides["left"]), clues, given, most=1)[0]
+        return grid_text([[*row] for row in square])
 
 
 def seen(line: list[int] | tuple[int, ...]) -> int:
@@ -91,8 +104,8 @@ def _after(n: int, front: int | None, back: int | None) -> dict[tuple[int, ...],
     return found
 
 
-def solve(n: int, clues: Clues, given: dict[tuple[int, int], int]) -> list[list[tuple[int, ...]]]:
-    """At most two solutions: rows that fit their clues, stacked while no column repeats."""
+def solve(n: int, clues: Clues, given: dict[tuple[int, int], int], most: int = 2) -> list[list[tuple[int, ...]]]:
+    """At most so many solutions: rows that fit their clues, stacked while no column repeats."""
     rows = [
         [
             p
@@ -111,7 +124,7 @@ def solve(n: int, clues: Clues, given: dict[tuple[int, int], int]) -> list[list[
         heads = zip(*grid, strict=True) if grid else [()] * n
         allowed = [columns[c].get(tuple(h), set()) for c, h in enumerate(heads)]
         for row in rows[len(grid)]:
-            if len(found) < 2 and all(h in a for h, a in zip(row, allowed, strict=True)):
+            if len(found) < most and all(h in a for h, a in zip(row, allowed, strict=True)):
                 extend([*grid, row])
 
     extend([])

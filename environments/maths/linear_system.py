@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
+from itertools import product
 
 from environments.base import Draft
+from environments.images import text_of
 from environments.maths.problem import Problem, asked
+from environments.task import Task
 
 
 class LinearSystem(Problem):
@@ -25,6 +29,16 @@ class LinearSystem(Problem):
         which = rng.randrange(len(names))
         text = "Solve the system of equations:\n" + "\n".join(lines) + f"\nWhat is {names[which]}?"
         return asked(text, values[which], "Answer with an integer")
+
+    def weak(self, task: Task) -> str:
+        """Tries values from -4 to 4."""
+        text = text_of(task.prompt[-1])
+        sides = [line.split("=") for line in text.splitlines() if "=" in line]
+        rows = [([int(a.replace(" ", "")) for a in re.findall(r"-? ?\d+", left)], int(right)) for left, right in sides]
+        for values in product(range(-4, 5), repeat=len(rows)):
+            if all(sum(a * v for a, v in zip(row, values, strict=True)) == total for row, total in rows):
+                return str(values["xyz".index(text[text.index("What is ") + 8])])
+        return "0"
 
 
 def _side(row: list[int], names: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from itertools import combinations
 from math import lcm
 
 from environments.base import Draft
+from environments.images import text_of
 from environments.maths.problem import Problem, asked
+from environments.task import Task
 
 
 class Multiples(Problem):
@@ -28,6 +31,13 @@ class Multiples(Problem):
             f"numbers {', '.join(map(str, numbers))}?"
         )
         return asked(text, count(numbers, low, high, wanted), "Answer with an integer")
+
+    def weak(self, task: Task) -> str:
+        """Goes through 1000 integers one by one."""
+        text = text_of(task.prompt[-1])
+        low, high, k, *numbers = (int(x) for x in re.findall(r"\d+", text))
+        divided = [sum(n % m == 0 for m in numbers) for n in range(low, min(high, low + 1000) + 1)]
+        return str(sum(d == k or (d > k and "at least" in text) for d in divided))
 
 
 def count(numbers: list[int], low: int, high: int, wanted: list[int]) -> int:

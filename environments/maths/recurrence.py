@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 
 from environments.base import Draft
+from environments.images import text_of
 from environments.maths.problem import Problem, asked
+from environments.task import Task
 
 
 class Recurrence(Problem):
@@ -27,6 +30,16 @@ class Recurrence(Problem):
             f"a(n) = {terms}. What is the remainder (from 0 to {m - 1}) when a({n}) is divided by {m}?"
         )
         return asked(text, term(factors, constant, start, n, m), "Answer with an integer")
+
+    def weak(self, task: Task) -> str:
+        """Writes out the first 500 terms."""
+        text = text_of(task.prompt[-1])
+        terms = [int(a) for a in re.findall(r"a\(\d+\) = (-?\d+)", text)]
+        *factors, constant = (int(f) for f in re.findall(r"\((-?\d+)\)(?=\*a|\. What)", text))
+        n, m = (int(x) for x in re.findall(r"when a\((\d+)\) is divided by (\d+)", text)[0])
+        while len(terms) < min(n, 500):
+            terms.append(sum(f * a for f, a in zip(factors, reversed(terms), strict=False)) + constant)
+        return str(terms[n - 1] % m) if n <= len(terms) else "0"
 
 
 def term(factors: list[int], constant: int, start: list[int], n: int, m: int) -> int:

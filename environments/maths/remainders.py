@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from math import gcd, lcm
 
 from environments.base import Draft
+from environments.images import text_of
 from environments.maths.problem import Problem, asked
+from environments.task import Task
 
 THINGS = (
     ("A school", "pupils", "lines up its pupils in rows"),
@@ -44,6 +47,13 @@ class Remainders(Problem):
         return asked(
             text, first(least, rules), "Answer with an integer", [f"{f}n + {e} = {r} mod {m}" for f, e, r, m in rules]
         )
+
+    def weak(self, task: Task) -> str:
+        """Tries 200 numbers one after the other."""
+        least = int(re.findall(r"at least (\d+)", text_of(task.prompt[-1]))[0])
+        rules = [[int(x) for x in re.findall(r"\d+", step)] for step in task.info["steps"]]
+        tries = range(least, least + 200)
+        return str(next((n for n in tries if all((f * n + e) % m == r for f, e, r, m in rules)), least))
 
 
 def first(least: int, rules: list[tuple[int, int, int, int]]) -> int:

@@ -74,6 +74,7 @@ class PathTraversal(Repository):
 
     id = "repair/path_traversal"
     skills = ("security", "debugging")
+    tags = (*Repository.tags, "cyber")
     modules = {"safe.py": _SAFE, "service.py": _SERVICE}
     contract = (
         "Clients send names. No call reads, lists or writes anything outside of `root` (links included): `Forbidden` "

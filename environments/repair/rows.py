@@ -29,6 +29,7 @@ ROWS = [
             "triage": ("debugging", "testing"),
         },
         tags=Workspace.tags,
+        marked={"path_traversal": ("cyber",)},
         needs_sandbox=True,
     )
 ]

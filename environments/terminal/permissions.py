@@ -31,6 +31,7 @@ class Permissions(Workspace):
     id = "terminal/permissions"
     domain = "terminal"
     skills = ("shell", "security")
+    tags = (*Workspace.tags, "cyber")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         files: dict[str, str] = {}

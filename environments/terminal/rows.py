@@ -18,4 +18,11 @@ _SKILLS = {
     "script_repair": ("shell", "debugging"),
 }
 
-ROWS = family("terminal", "terminal", _SKILLS, tags=Workspace.tags, needs_sandbox=True)
+ROWS = family(
+    "terminal",
+    "terminal",
+    _SKILLS,
+    tags=Workspace.tags,
+    marked={"permissions": ("cyber",)},
+    needs_sandbox=True,
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -35,6 +37,7 @@ LETTER = (6, 8)
 """Pixels of a character at scale 1, with the gap to the next."""
 
 
+@cache
 def _bitmap(character: str) -> np.ndarray:
     """bool [8, 6] of a character."""
     columns = np.frombuffer(bytes.fromhex(_GLYPHS[ord(character) - _FIRST]), np.uint8)
@@ -43,11 +46,18 @@ def _bitmap(character: str) -> np.ndarray:
     return out
 
 
+@lru_cache(maxsize=1024)
+def _bits(text: str, scale: int) -> np.ndarray:
+    """bool [8 scale, 6 scale len(text)] of a line of text."""
+    return np.concatenate([_bitmap(c) for c in text], 1).repeat(scale, 0).repeat(scale, 1)
+
+
 class Canvas:
     """Pixels to draw on; what is outside is cut off."""
 
     def __init__(self, width: int, height: int, paper: Colour = WHITE) -> None:
-        self.pixels = np.full((height, width, 3), paper, np.uint8)
+        grey = len({*paper}) == 1  # filling with one value is much faster
+        self.pixels = np.full((height, width, 3), paper[0] if grey else paper, np.uint8)
 
     def rect(self, x: int, y: int, width: int, height: int, colour: Colour, border: int = 0) -> None:
         """A filled rectangle, or only its border of that many pixels."""
@@ -90,8 +100,10 @@ class Canvas:
         rows, columns, px, py = self._grid((min(xs), min(ys)), (max(xs), max(ys)))
         inside = np.zeros((py.size, px.size), bool)
         for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[0]], strict=True):
-            if y0 != y1:
-                inside ^= ((y0 > py) != (y1 > py)) & (px < (x1 - x0) * (py - y0) / (y1 - y0) + x0)
+            # Only the rows from the edge's upper end to before its lower one are crossed by it.
+            first, last = (max(0, math.ceil(y) - rows.start) for y in sorted((y0, y1)))
+            if first < last:
+                inside[first:last] ^= px < (x1 - x0) * (py[first:last] - y0) / (y1 - y0) + x0
         self.pixels[rows, columns][inside] = colour
 
     def arrow(self, start: Point, end: Point, colour: Colour) -> None:
@@ -106,7 +118,7 @@ class Canvas:
 
     def text(self, x: float, y: float, text: str, colour: Colour = BLACK, scale: int = 2, centre: bool = False) -> None:
         """Text from its upper left corner, or around the middle of its line. Raises IndexError for other letters."""
-        bits = np.concatenate([_bitmap(c) for c in text], 1).repeat(scale, 0).repeat(scale, 1)
+        bits = _bits(text, scale)
         left, top = (int(x - bits.shape[1] / 2 + scale / 2), int(y - 7 * scale / 2)) if centre else (int(x), int(y))
         part = self.pixels[max(0, top) : top + bits.shape[0], max(0, left) : left + bits.shape[1]]
         part[bits[max(0, -top) :, max(0, -left) :][: part.shape[0], : part.shape[1]]] = colour

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from environments.adapters.foreign.games import number
 from environments.adapters.gymnasium import WORLDS
-from environments.adapters.host import host, interpreter
+from environments.adapters.host import ForeignError, host, interpreter
 from environments.adapters.played import Played
 from environments.adapters.textarena_table import GAMES
 from environments.catalogue import CATALOGUE, resolve, select
@@ -42,6 +44,66 @@ def test_without_their_interpreter_games_are_left_out_with_the_command(monkeypat
     monkeypatch.setattr("environments.catalogue.interpreter", lambda name: interpreter("not_there"))
     _, audit = select(["textarena/WildTicTacToe", "primer/copy"])
     assert audit == [("textarena/WildTicTacToe", "needs the interpreter .venv-games: run `jointrl env install games`")]
+
+
+class Luck:
+    """A host whose deals can be won where `good` says so of the seed."""
+
+    def __init__(self, good: Callable[[int], bool]) -> None:
+        self.good = good
+
+    def call(self, op: str, seed: int, timeout: float = 0.0, actions: tuple[str, ...] = (), **_: Any) -> Any:
+        if op == "solve":
+            return ["[win]"] if self.good(seed) else None
+        won = self.good(seed) and [*actions] == ["[win]"]
+        return {"text": f"deal {seed}", "done": bool(actions), "reward": float(won)}
+
+
+class Deals(Played):
+    id, game, levels, sure = "test/deals", "deals", (1,), False
+
+    def __init__(self, good: Callable[[int], bool]) -> None:
+        self.luck: Any = Luck(good)
+
+    def host(self) -> Any:
+        return self.luck
+
+    def options(self, level: int) -> dict[str, Any]:
+        return {}
+
+
+def test_a_deal_that_no_play_wins_is_dealt_again_and_alike_everywhere() -> None:
+    env, twin = Deals(lambda seed: seed % 3 > 0), Deals(lambda seed: seed % 3 > 0)
+    tasks = [env.task(split, n, 1) for split in ("train", "test") for n in range(40)]
+    assert all(task.info["seed"] % 3 for task in tasks)
+    assert tasks == [twin.task(split, n, 1) for split in ("train", "test") for n in range(40)]
+    for task in tasks[:5]:
+        done = asyncio.run(run_episode(env, task, oracle(env)))
+        assert done.grade is not None and done.grade.solved
+    env.sure = True  # an instance's own: what would be handed out otherwise
+    assert any(env.task("train", n, 1).info["seed"] % 3 == 0 for n in range(40))
+    with pytest.raises(ForeignError, match="test/deals level 1: none of 50 deals can be won"):
+        Deals(lambda seed: False).task("train", 0, 1)
+
+
+@installed
+@pytest.mark.parametrize("name", [name for name, game in GAMES.items() if not game.sure])
+def test_what_is_dealt_of_games_that_can_be_lost_from_the_start_can_be_won(name: str) -> None:
+    env = resolve(f"textarena/{name}")
+    assert isinstance(env, Played) and not env.sure
+    for level in env.levels:
+        for task in (env.task(split, n, level) for split in ("train", "test") for n in range(3)):
+            done = asyncio.run(run_episode(env, task, oracle(env)))
+            assert done.grade is not None and done.grade.solved, task.id
+
+
+@installed
+def test_some_deals_are_lost_whatever_one_plays() -> None:
+    """A responder who is never offered more than half cannot end with more than the proposer."""
+    env = resolve("textarena/IteratedUltimatumGame")
+    assert isinstance(env, Played)
+    found = [env.host().call("solve", game=env.game, options=env.options(1), seed=seed) for seed in range(100)]
+    assert 80 <= sum(play is not None for play in found) < 100
 
 
 @installed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from environments.cad.from_views import views
 from environments.cad.lighten import pieces
-from environments.cad.model import judged, shape
+from environments.cad.model import all_matter, judged, part, program, shape
 from environments.cad.solid import ProgramError, hull, parse, voxels
 from environments.catalogue import resolve
 from environments.runner import run_episode, scripted
@@ -157,10 +158,24 @@ def test_what_is_handed_in_counts_and_nothing_else(name: str, level: int) -> Non
     gold = task.info["part" if name == "scan" else "design"]
     block = task.info.get("room", "box(40, 40, 20)")
     same = _turned(gold) if name == "scan" else f"rotate(0, 0, -90, rotate(0, 0, 90, {gold}))"
-    for program, reward in ((same, 1.0), (block, 0.0), ("", 0.0)):
-        said = [calling("submit", program=program)]
+    for handed, reward in ((same, 1.0), (block, 0.0), ("", 0.0)):
+        said = [calling("submit", program=handed)]
         grade = asyncio.run(run_episode(env, task, scripted(said))).grade
         assert grade is not None and grade.reward == reward
     said = [{"role": "assistant", "content": gold}]  # type: ignore[list-item]
     grade = asyncio.run(run_episode(env, task, scripted(said))).grade
     assert grade is not None and grade.reward == 0.0
+
+
+def test_a_feature_matters_where_the_part_without_it_is_another() -> None:
+    rng, seen = random.Random(3), set()
+    for _ in range(60):
+        features = part(rng, rng.randint(0, 2), rng.randint(1, 3))
+        some = rng.choice(features[1:])
+        features.insert(rng.randrange(1, len(features)), some | {"at": [v + rng.choice((0, 0, 1)) for v in some["at"]]})
+        whole = shape(program(features))
+        fewer = (shape(program(features[:i] + features[i + 1 :])) for i in range(1, len(features)))
+        wanted = all((f != whole).sum() >= 12 for f in fewer)
+        assert all_matter(features) == wanted
+        seen.add(wanted)
+    assert seen == {True, False}

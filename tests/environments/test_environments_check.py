@@ -19,7 +19,7 @@ def test_a_good_environment_passes_and_says_what_was_not_tried() -> None:
     report = check(Good(), rows=3)
     row = json.loads(json.dumps(report.to_json()))
     assert report.ok and row["ok"]
-    assert set(report.skipped) == {"elsewhere", "half", "hidden", "planted", "predicted"}
+    assert set(report.skipped) == {"elsewhere", "half", "hidden", "order", "planted", "predicted"}
     assert {f["law"] for f in row["findings"]} == set(LAWS)
     assert all(bool(f["tried"]) != bool(f["skipped"]) for f in row["findings"])
     assert min(report.prompts.values()) > 40 and set(report.prompts) == {
@@ -74,7 +74,7 @@ def test_sandbox_episodes_are_played_for_real(sandboxes) -> None:
     report = check(Shell(), rows=2, sandboxes=sandboxes)
     assert report.ok, report.to_json()
     # A place in memory runs no commands: nothing is hidden or planted there.
-    assert set(report.skipped) == {"elsewhere", "formats", "half", "hidden", "planted"}
+    assert set(report.skipped) == {"elsewhere", "formats", "half", "hidden", "order", "planted"}
     # Its three styles do not differ, and are played once: two tasks of three levels.
     assert report.findings["gold"].tried == report.findings["predicted"].tried == 6
     assert sandboxes.alive == 0 and sandboxes.made > 0

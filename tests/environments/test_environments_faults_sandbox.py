@@ -192,5 +192,5 @@ def test_a_fault_of_a_sandbox_fails_its_law(
 def test_a_good_one_fails_nothing(place: Place) -> None:
     report = place(check_async(Total(), 1, place.factory))
     assert report.ok, report.reasons()
-    assert set(report.skipped) == {"elsewhere", "formats", "levels", "predicted", "secret"}
+    assert set(report.skipped) == {"elsewhere", "formats", "levels", "order", "predicted", "secret"}
     assert len(LAWS) == len(report.findings)

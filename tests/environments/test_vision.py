@@ -109,3 +109,20 @@ def test_figures_have_the_area_that_geometry_says() -> None:
     canvas.rect(0, 0, 120, 120, WHITE)
     canvas.rect(10, 10, 20, 20, BLACK, border=2)
     assert (canvas.pixels[:, :, 0] == BLACK[0]).sum() == 20 * 20 - 16 * 16
+
+
+def test_a_polygon_is_filled_where_a_ray_crosses_its_edges_an_odd_number_of_times() -> None:
+    star = [(20.5, -4.0), (31.0, 37.25), (-3.0, 12.0), (44.0, 12.0), (7.0, 36.5)]
+    canvas = Canvas(40, 34)
+    canvas.polygon(star, BLACK)
+
+    def inside(x: int, y: int) -> bool:
+        odd = False
+        for (x0, y0), (x1, y1) in zip(star, [*star[1:], star[0]], strict=True):
+            if (y0 > y) != (y1 > y) and x < (x1 - x0) * (y - y0) / (y1 - y0) + x0:
+                odd = not odd
+        return odd
+
+    wanted = np.array([[inside(x, y) for x in range(40)] for y in range(34)])
+    assert wanted.any() and not wanted.all()
+    assert ((canvas.pixels == BLACK).all(2) == wanted).all()

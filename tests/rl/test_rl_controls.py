@@ -123,6 +123,23 @@ def test_excluded_environments_are_evaluated_where_that_is_asked_for_and_never_d
     assert any("leaves none out" in c.text for c in check_environments(none) if c.verdict == Verdict.FAIL)
 
 
+def test_a_tag_that_nothing_has_is_told_before_the_run(tagged: list[str]) -> None:
+    def told(tag: str) -> list[str]:
+        checks = check_environments(compose(["envs.names=[primer/c*]", f"controls.exclude_tags=[{tag}]"]))
+        return [c.text for c in checks if c.verdict == Verdict.WARN and c.about == "controls"]
+
+    (text,) = told("cybr")
+    assert "cybr" in text and "cyber" in text, "what there is, is named"
+    assert told("cyber") == []
+
+
+def test_the_catalogue_says_which_environments_are_about_attacks() -> None:
+    assert {name for name, spec in CATALOGUE.items() if "cyber" in spec.tags} == {
+        "repair/path_traversal",
+        "terminal/permissions",
+    }
+
+
 def test_what_is_evaluated_only_has_metrics_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def rows(name: str, right: int) -> list[dict]:
         common = {"environment": name, "effort": "low", "level": 1, "split": "test", "purpose": "sampled"}

@@ -169,9 +169,6 @@ def play(game: str, options: dict[str, Any], seed: int, actions: list[str]) -> d
     return games.play(functools.partial(Match, game, options, seed), (game, repr(options), seed), actions)
 
 
-def solve(game: str, options: dict[str, Any], seed: int) -> list[str]:
-    """Actions that win."""
-    words = _winning(Match(game, options, seed))
-    if words is None:
-        raise RuntimeError(f"{game} seed {seed} cannot be won")
-    return words
+def solve(game: str, options: dict[str, Any], seed: int) -> list[str] | None:
+    """Actions that win; a match is dealt again until there are some."""
+    return _winning(Match(game, options, seed))

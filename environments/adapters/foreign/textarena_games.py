@@ -39,7 +39,10 @@ class Match:
             numpy.random.seed((seed + attempt) % 2**32)
             kwargs = {k: self.rng.choice(v["any"]) if isinstance(v, dict) else v for k, v in options["kwargs"].items()}
             self.env = textarena.make(f"{options['id']}-raw", **kwargs)
-            self.env.reset(num_players=options["players"], seed=seed + attempt)
+            try:
+                self.env.reset(num_players=options["players"], seed=seed + attempt)
+            except ZeroDivisionError:  # LightsOut: a scramble that leaves no light on
+                continue
             self.states = (random.getstate(), numpy.random.get_state())
             self.seat = self.rng.randrange(options["players"])
             self.seen: dict[int, str] = {}
@@ -126,16 +129,13 @@ def play(game: str, options: dict[str, Any], seed: int, actions: list[str]) -> d
     return games.play(functools.partial(Match, game, options, seed), (game, repr(options), seed), actions)
 
 
-def solve(game: str, options: dict[str, Any], seed: int) -> list[str]:
-    """Actions that win: by the game's solver, else by random play from the start until one play wins."""
+def solve(game: str, options: dict[str, Any], seed: int) -> list[str] | None:
+    """Actions that win: by the game's solver, else by random play from the start until one play wins; None if none."""
     start = Match(game, options, seed)
     if game in SOLVERS:
-        actions = SOLVERS[game](copy.deepcopy(start))
-        if actions is None:
-            raise RuntimeError(f"{game} seed {seed}: its solver finds nothing")
-        return actions
+        return SOLVERS[game](copy.deepcopy(start))
     for attempt in range(_PLAYOUTS):
-        rng, match, actions = random.Random(attempt), copy.deepcopy(start), []
+        rng, match, actions = random.Random(attempt), copy.deepcopy(start), list[str]()
         while not match.done and len(actions) < _LONGEST:
             action = match.legal(rng)
             if action is None:
@@ -144,4 +144,4 @@ def solve(game: str, options: dict[str, Any], seed: int) -> list[str]:
             match.act(action)
         if match.done and games.number(match.reward) >= options["wins"]:
             return actions
-    raise RuntimeError(f"{game} seed {seed}: no win in {_PLAYOUTS} random plays")
+    return None

@@ -1,4 +1,4 @@
-"""Plays that win textarena's puzzles: each solver gets its own copy of a match and gives the actions that solve it.
+"""Plays that win textarena's puzzles and repeated games: each solver gets its own copy of a match, and gives actions.
 
 They read the game's hidden state: they are oracles that prove the environment, and no policy sees what they see.
 """
@@ -54,7 +54,7 @@ def _frozen_lake(match: Any) -> list[str] | None:
 
 
 def _lights_out(match: Any) -> list[str] | None:
-    """Gauss-Jordan elimination over the field of two elements."""
+    """The fewest presses, which the limit of turns allows: Gauss-Jordan elimination over the field of two elements."""
     grid = match.env.state.game_state["grid"]
     n = len(grid)
     cells = [*product(range(n), repeat=2)]
@@ -70,7 +70,13 @@ def _lights_out(match: Any) -> list[str] | None:
             continue
         pivots.append((bit, row))
         rows = [value ^ rows[row] if i != row and value >> bit & 1 else value for i, value in enumerate(rows)]
-    return ["[{} {}]".format(*cells[bit]) for bit, row in pivots if rows[row] >> n * n & 1]
+    free = [bit for bit in range(n * n) if bit not in dict(pivots)]
+    ways = []
+    for chosen in product((0, 1), repeat=len(free)):  # what is pressed freely fixes the rest
+        pressed = sum(1 << bit for bit, on in zip(free, chosen, strict=True) if on)
+        forced = [bit for bit, row in pivots if (rows[row] >> n * n & 1) ^ ((rows[row] & pressed).bit_count() & 1)]
+        ways.append(sorted([*forced, *(bit for bit in free if pressed >> bit & 1)]))
+    return ["[{} {}]".format(*cells[bit]) for bit in min(ways, key=len)]
 
 
 def _minesweeper(match: Any) -> list[str] | None:
@@ -171,10 +177,43 @@ def _countdown(match: Any) -> list[str] | None:
 
 
 def _filled(match: Any) -> list[str]:
-    """Crosswords: every hidden letter."""
+    """Crosswords: every hidden letter, a row a turn, for there may be more letters than turns."""
     board, solution = match.env.state.game_state["board"], match.env.state.game_state["solution"]
-    cells = product(range(len(board)), range(len(board[0])))
-    return [f"[{r} {c} {solution[r][c]}]" for r, c in cells if board[r][c] == "_"]
+    rows = ([f"[{r} {c} {solution[r][c]}]" for c, cell in enumerate(row) if cell == "_"] for r, row in enumerate(board))
+    return [" ".join(row) for row in rows if row]
+
+
+def _battleship(match: Any) -> list[str]:
+    """Every place of the other's ships, which takes fewer shots than random ones need for ours."""
+    board = match.env.state.game_state["board"][1 - match.seat]
+    return [f"[{chr(65 + r)}{c}]" for r, row in enumerate(board) for c, cell in enumerate(row) if cell not in "~XO"]
+
+
+def _by_rule(choose: Callable[[Any], str]) -> Solver:
+    """What a rule plays, if it wins. Of the repeated games these rules are the best replies to opponents whose moves do
+    not depend on ours: where they do not win, nothing does."""
+
+    def solve(match: Any) -> list[str] | None:
+        actions = []
+        while not match.done:
+            actions.append(choose(match))
+            match.act(actions[-1])
+        return actions if match.reward >= 1 else None
+
+    return solve
+
+
+def _defect(match: Any) -> str:
+    """Against each of the others, whatever they do."""
+    return " ".join(f"[{p} defect]" for p in range(3) if p != match.seat)
+
+
+def _ultimatum(match: Any) -> str:
+    """Offer nothing, and take what is more than half."""
+    state = match.env.state.game_state
+    if state["phase"] == "offering":
+        return "[Offer: $0]"
+    return "[Accept]" if 2 * state["current_offer"] > state["pool"] else "[Reject]"
 
 
 def _secretary(match: Any) -> list[str]:
@@ -190,17 +229,21 @@ def _sudoku(match: Any) -> list[str]:
 
 
 SOLVERS: dict[str, Solver] = {
+    "Battleship": _battleship,
     "Countdown": _countdown,
     "Crosswords": _filled,
     "Cryptarithm": _cryptarithm,
     "FrozenLake": _frozen_lake,
     "GuessTheNumber": lambda match: [f"[{match.env.state.game_state['game_number']}]"],
+    "IteratedPrisonersDilemma": _by_rule(lambda match: "[Defect]"),
+    "IteratedUltimatumGame": _by_rule(_ultimatum),
     "LightsOut": _lights_out,
     "Mastermind": lambda match: ["[" + " ".join(map(str, match.env.state.game_state["secret_code"])) + "]"],
     "Minesweeper": _minesweeper,
     "PegJump": _peg_jump,
     "Secretary": _secretary,
     "Sudoku": _sudoku,
+    "ThreePlayerIPD": _by_rule(_defect),
     "ThreeCardMonte": lambda match: [f"[{match.env.ball_pos}]"],
     "TowerOfHanoi": _hanoi,
 }
