@@ -130,7 +130,7 @@ class Mailbox(App):
             )
             body += ". " + (
                 rng.choice(
-                    ["My mail of last week is still without an answer.", "This is the third time that I tell you so."]
+                    ["My mail of last week is still without an answer.", "This is the third time I am telling you."]
                 )
                 if again
                 else rng.choice(

@@ -49,11 +49,8 @@ class Acrostic(Writing):
         wishes = [
             (f"It has {len(word)} lines; their first letters spell `{word}`.", rule("acrostic", word=word)),
             (f"Every line has exactly {count} words.", rule("line_words", count=count)),
-            (
-                "No line ends with a punctuation mark, and no comma occurs.",
-                rule("avoid_characters", characters=".,;:!?"),
-            ),
-            ("No word makes up a quarter of it.", rule("varied")),
+            ("None of the characters `. , ; : ! ?` occurs.", rule("avoid_characters", characters=".,;:!?")),
+            ("No single word makes up more than a quarter of it.", rule("varied")),
             *mentions[-(1 + level) :],
         ]
         missing = [c for c in "cjqvxzkfy" if c not in whole.lower()]

@@ -40,7 +40,8 @@ class Sections(Writing):
             )
             wishes.append(
                 (
-                    f"`{title}` consists of whole sentences of at least four words.",
+                    f"`{title}` consists of whole sentences of at least four words, none of them twice, and no single "
+                    "word makes up more than a quarter of its words.",
                     rule("prose", least=4, section=title),
                 )
             )

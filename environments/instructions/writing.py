@@ -156,21 +156,21 @@ def wishes_of(rng: random.Random, text: list[str], count: int) -> list[tuple[str
         (f"No sentence has more than {longest} words.", rule("sentence_words", most=longest)),
         ("No two sentences begin with the same word.", rule("different_starts")),
         ("There is no comma and no semicolon.", rule("avoid_characters", characters=",;")),
-        (f"The first word is `{text[0].split()[0]}`.", rule("starts", phrase=text[0].split()[0] + " ")),
+        (f"The first word is `{text[0].split()[0]}`.", rule("starts", phrase=text[0].split()[0])),
         (
-            f"It ends with the words `{' '.join(text[-1].split()[-2:])}`",
-            rule("ends", phrase=" ".join(text[-1].split()[-2:])),
+            f"It ends with the words `{' '.join(text[-1].split()[-2:]).rstrip('.')}`.",
+            rule("ends", phrase=" ".join(text[-1].split()[-2:]).rstrip(".")),
         ),
         ("No digits occur.", rule("no_digits")),
-        ("It is not in the first person: no I, my, we or our.", rule("no_first_person")),
+        ("It is not in the first person: no I, me, my, we, us, our or the like.", rule("no_first_person")),
     ]
     if letters:
         c = rng.choice(letters)
         options.append((f"The letter {c} does not occur at all.", rule("avoid_characters", characters=c)))
     fixed = (
         (
-            "It consists of whole sentences of at least four words, none of them twice, and no word makes up a "
-            "quarter of it."
+            "It consists of whole sentences of at least four words, none of them twice, and no single word makes up "
+            "more than a quarter of its words."
         ),
         rule("prose", least=4),
     )

@@ -33,8 +33,8 @@ class Bags(Problem):
         contents = [", ".join(f"{k} {c}" for k, c in zip(bag, names, strict=True)) for bag in bags]
         if level == 1:
             text = (
-                f"A bag holds these marbles: {contents[0]}. {drawn} marbles are drawn at once, at random. What is the "
-                f"probability that among them are {event}?"
+                f"A bag holds these marbles: {contents[0]}. At random, {drawn} marbles are drawn at once. What is the "
+                f"probability that {event} are among them?"
             )
             return asked(text, chances[0] / weights[0], "Give an exact fraction")
         asked_bag = rng.randrange(level)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from environments.base import Draft
-from environments.maths.problem import Problem, asked
+from environments.maths.problem import Problem, asked, linear
 
 
 class LinearSystem(Problem):
@@ -21,16 +21,10 @@ class LinearSystem(Problem):
             if _determinant(rows):
                 break
         values = [rng.randint(-size, size) for _ in names]
-        lines = [f"{_side(row, names)} = {sum(a * v for a, v in zip(row, values, strict=True))}" for row in rows]
+        lines = [f"{linear(row, names)} = {sum(a * v for a, v in zip(row, values, strict=True))}" for row in rows]
         which = rng.randrange(len(names))
         text = "Solve the system of equations:\n" + "\n".join(lines) + f"\nWhat is {names[which]}?"
         return asked(text, values[which], "Answer with an integer")
-
-
-def _side(row: list[int], names: str) -> str:
-    """[2, -1] is `2x - 1y`."""
-    first, *rest = zip(row, names, strict=True)
-    return f"{first[0]}{first[1]}" + "".join(f" {'+' if a > 0 else '-'} {abs(a)}{n}" for a, n in rest)
 
 
 def _determinant(rows: list[list[int]]) -> int:

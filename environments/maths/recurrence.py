@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from environments.base import Draft
-from environments.maths.problem import Problem, asked
+from environments.maths.problem import Problem, asked, linear
+from environments.words import listed
 
 
 class Recurrence(Problem):
@@ -20,11 +21,11 @@ class Recurrence(Problem):
         constant, start = rng.randint(-5, 9), [rng.randint(-3, 6) for _ in range(order)]
         n = (rng.randint(12, 25), rng.randint(200, 5000), rng.randint(10**12, 10**15))[level - 1]
         m = (rng.randint(50, 999), rng.randint(7, 99), rng.randint(7, 40))[level - 1]
-        terms = " + ".join(f"({f})*a(n-{i + 1})" for i, f in enumerate(factors)) + f" + ({constant})"
+        names = [f"{' ' * (abs(f) > 1)}a(n-{i})" for i, f in enumerate(factors, 1)]
+        terms = linear(factors, names, constant)
         text = (
-            f"A sequence begins with {', '.join(f'a({i + 1}) = {a}' for i, a in enumerate(start))}. For every n > "
-            f"{order}, "
-            f"a(n) = {terms}. What is the remainder (from 0 to {m - 1}) when a({n}) is divided by {m}?"
+            f"A sequence begins with {listed([f'a({i}) = {a}' for i, a in enumerate(start, 1)])}. For every n > "
+            f"{order}, a(n) = {terms}. What is the remainder (from 0 to {m - 1}) when a({n}) is divided by {m}?"
         )
         return asked(text, term(factors, constant, start, n, m), "Answer with an integer")
 

@@ -21,7 +21,7 @@ class WrongLine(Problem):
     skills = ("verification", "algebra")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        sides = (2 * level - 1, level)
+        sides = (2 * level, level)
         while True:
             start: Equation = tuple([("bracket", _any(rng), _any(rng), _any(rng)) for _ in range(k)] for k in sides)  # type: ignore[assignment]
             slip = rng.choice([None, *range(1, sum(sides) + 3)])

@@ -36,9 +36,10 @@ class Count(Research):
                 plan.append(key)
             counts = fate >= 0.25 and firm["town"] == town and firm["founded"] < year
             total += counts and (level == 1 or firm["staff"] > staff)
-        more = "" if level == 1 else f", and employ more than {staff} people"
+        last = f"were founded before {year}"
+        last = f"and {last}" if level == 1 else f"{last} and employ more than {staff} people"
         question = (
-            f"How many companies have their seat in {town} now, are not closed, were founded before {year}{more}? "
+            f"How many companies have their seat in {town} now, are not closed, {last}? "
             "Answer with the number."
         )
         draft = self.draft(question, shelf, str(total), plan)

@@ -65,6 +65,8 @@ def test_a_grid_without_rows_is_none() -> None:
 
 def test_items_are_read_whole() -> None:
     assert items("{Ann,  bob smith}.") == ["ann", "bob smith"] and items("a, , b") is None and items("") is None
+    assert items("\\text{Ann}, \\text{bob smith}") == items("\\text{Ann,\\ bob smith}") == ["ann", "bob smith"]
+    assert items("\\{\\texttt{load\\_it\\_7}, **b**\\}.") == ["load_it_7", "b"] and items("\\frac{a}{b}") is None
     assert same_items("b; a", "a, b", ordered=False) and not same_items("b, a", "a, b")
     assert not same_items("a, a, b", "a, b", ordered=False)
 

@@ -123,14 +123,13 @@ def test_recurrence_and_multiples() -> None:
     for _, task in tasks("maths/recurrence"):
         text = task.prompt[0]["content"]
         start = [int(a) for a in re.findall(r"a\(\d\) = (-?\d+)", text)]
-        factors = [int(a) for a in re.findall(r"\((-?\d+)\)\*a", text)]
-        constant, n, m = (
-            int(re.search(p, text)[1]) for p in (r"\+ \((-?\d+)\)\.", r"when a\((\d+)\)", r"divided by (\d+)")
-        )
+        rule = re.search(r"a\(n\) = (.*?)\. What", text)[1]
+        code = re.sub(r"(\d) a", r"\1 * a", rule).replace("a(n-", "a(-")
+        n, m = (int(re.search(p, text)[1]) for p in (r"when a\((\d+)\)", r"divided by (\d+)"))
         if n < 10_000:
             a = list(start)
             while len(a) < n:
-                a.append((sum(f * x for f, x in zip(factors, reversed(a), strict=False)) + constant) % m)
+                a.append(eval(code, {"a": a.__getitem__}) % m)
             assert str(a[n - 1] % m) == task.answer
     for _, task in tasks("maths/multiples"):
         low, high, k, *divisors = numbers(task.prompt[0]["content"])
@@ -145,14 +144,15 @@ def test_payments() -> None:
         text = task.prompt[0]["content"]
         amount = numbers(text)[0]
         values = numbers(text.partition("stamps of ")[2].partition(" cents")[0])
-        rules = {int(v): words for v, words in re.findall(r"- of the (\d+)-cent stamps, (.*) are used", text)}
+        found = re.findall(r"- (at \w+ \d+ of the|the number of) (\d+)-cent stamps ([^\n?]*)", text)
+        rules = {int(v): f"{head} {end}" for head, v, end in found}
         most = re.search(r"at most (\d+) stamps are used in all", text)
 
         def fits(v: int, c: int, rules: dict[int, str] = rules) -> bool:
             words = rules.get(v, "")
             k = int(next(iter(re.findall(r"(?:most|least) (\d+)", words)), 0))
-            tests = {"at most": c <= k, "at least": c >= k, "an even": c % 2 == 0, "an odd": c % 2 == 1}
-            return all(ok for w, ok in tests.items() if words.startswith(w))
+            tests = {"at most": c <= k, "at least": c >= k, "is even": c % 2 == 0, "is odd": c % 2 == 1}
+            return all(ok for w, ok in tests.items() if w in words)
 
         head = values[1:]
         total = 0
