@@ -141,7 +141,7 @@ def wishes_of(rng: random.Random, text: list[str], count: int) -> list[tuple[str
     used = [n for n in dict.fromkeys(nouns) if f" {n} " in whole]
     unused = [n for n in dict.fromkeys(nouns) if n not in whole]
     least, most = total - rng.randint(0, 6), total + rng.randint(0, 6)
-    asked = rng.sample(used, min(2, len(used)))
+    asked = sorted(rng.sample(used, min(2, len(used))), key=lambda n: whole.index(f" {n} "))
     avoid = [*rng.sample(unused, 2), rng.choice(("very", "and", "nice", "beautiful", "really"))]
     letters = [c for c in "bcdfghjkmpqvxyz" if c not in whole.lower()]
     longest = max(len(s.split()) for s in text)
@@ -150,7 +150,7 @@ def wishes_of(rng: random.Random, text: list[str], count: int) -> list[tuple[str
         (f"It has from {least} to {most} words.", rule("words", least=least, most=most)),
         (
             f"The words {' and '.join(f'`{a}`' for a in asked)} occur, in this order.",
-            rule("order", phrases=sorted(asked, key=whole.index)),
+            rule("order", phrases=asked),
         ),
         (f"None of these words occurs: {', '.join(avoid)}.", rule("avoid", phrases=avoid)),
         (f"No sentence has more than {longest} words.", rule("sentence_words", most=longest)),

@@ -17,6 +17,7 @@ from environments.apps.rows import ROWS
 from environments.catalogue import resolve
 from environments.task import Task
 from environments.tools import call_tool, calling
+from tests.environments.family_cases import clumsy
 
 NAMES = [row.id for row in ROWS if row.id != "apps/calendar"]
 Call = tuple[str, dict[str, Any]]
@@ -71,6 +72,28 @@ def test_looking_around_and_refused_calls_are_free(name: str) -> None:
             *((tool["name"], {}) for tool in env.tools(task) if tool["parameters"]["required"]),
         ]
         assert grade(env, task, [*noise, *reads[::-1], *calls, *noise], f" `{answer.upper()}`. ") == 1.0
+
+
+@pytest.mark.parametrize("name", [row.id for row in ROWS])
+def test_prompts_have_no_slips(name: str) -> None:
+    assert not clumsy(name)
+
+
+def test_an_outcome_may_be_in_bold_or_quotes() -> None:
+    for name in ("apps/banking", "apps/mailbox"):
+        for task in tasks(name):
+            env = resolve(name)
+            calls, answer = env.solve(task)
+            for mark in ("**", "`", '"', ""):
+                said = ", ".join(f"{mark}{part}{mark}" for part in answer.split(", "))
+                assert grade(env, task, calls, f"{said}.") == 1.0, said
+
+
+def test_no_issue_was_updated_before_it_was_created() -> None:
+    env = resolve("apps/issues")
+    for index in range(20):
+        for issue in env.task("train", index, 3).info["db"]["issues"].values():
+            assert issue["created"] <= issue["updated"]
 
 
 ANY_ORDER = "mailbox helpdesk inventory issues ledger leave drive_audit chat_decisions minutes shop_orders pipeline"
@@ -271,7 +294,7 @@ def test_leave_is_decided_day_by_day() -> None:
                 row["status"] = "overlap"
             elif any(c["first"] <= d <= c["last"] for c in blocked for d in mine):
                 row["status"] = "blocked_period"
-            elif any(sum(d in days(r) for r in team) >= most for d in mine):
+            elif any(len({r["person"] for r in team if d in days(r)}) >= most for d in mine):
                 row["status"] = "understaffed"
             elif len(mine) > person["left"]:
                 row["status"] = "no_balance"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import re
+from collections import Counter
 from fractions import Fraction
 from itertools import combinations, permutations, product
 
 import pytest
 
-from environments.catalogue import CATALOGUE
+from environments.catalogue import CATALOGUE, resolve
 from environments.maths.determinant import determinant
 from environments.maths.exponents import ones
 from environments.maths.matrix_game import value
 from environments.maths.production_plan import optimum
 from rewards.exact import exact, intervals
-from tests.environments.family_cases import reward, tasks
+from tests.environments.family_cases import clumsy, reward, tasks
 
 NAMES = [n for n in CATALOGUE if n.startswith("maths/")]
 
@@ -59,6 +61,21 @@ def test_another_form_is_right_and_a_near_miss_is_not(name: str) -> None:
             f"-({task.answer})" if task.answer != "0" else "1",
         ):
             assert reward(env, task, wrong) == 0.0, (task.answer, wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_terms_are_written_as_people_write_them(name: str) -> None:
+    for env, task in tasks(name, 20):
+        text = task.prompt[0]["content"]
+        assert not re.search(r"(?<!\w)1[xyz]\b|\(-?\d+\)[a-z*]|[+-] \(-?\d|\)\^\d+x|\(\(", text), text
+    assert not clumsy(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_answer_is_so_frequent_that_it_is_worth_guessing(name: str) -> None:
+    env = resolve(name)
+    answers = Counter(env.draw(random.Random(i), 1).answer for i in range(300))
+    assert answers.most_common(1)[0][1] <= 75, answers.most_common(1)
 
 
 def test_remainders() -> None:
