@@ -6,7 +6,9 @@ import asyncio
 import datetime
 import itertools
 import json
+import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +79,14 @@ def test_looking_around_and_refused_calls_are_free(name: str) -> None:
 @pytest.mark.parametrize("name", [row.id for row in ROWS])
 def test_prompts_have_no_slips(name: str) -> None:
     assert not clumsy(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_doing_nothing_is_seldom_right(name: str) -> None:
+    env = resolve(name)
+    for level in (1, 2):
+        idle = Counter(d.answer for i in range(200) for d in [env.draw(random.Random(i), level)] if not d.info["want"])
+        assert max(idle.values(), default=0) <= 50, (level, idle.most_common(1))
 
 
 def test_an_outcome_may_be_in_bold_or_quotes() -> None:
