@@ -38,9 +38,7 @@ class Count(Research):
             total += counts and (level == 1 or firm["staff"] > staff)
         last = f"were founded before {year}"
         last = f"and {last}" if level == 1 else f"{last} and employ more than {staff} people"
-        question = (
-            f"How many companies have their seat in {town} now, are not closed, {last}? Answer with the number."
-        )
+        question = f"How many companies have their seat in {town} now, are not closed, {last}? Answer with the number."
         draft = self.draft(question, shelf, str(total), plan)
         looks = [["search", {"query": town, "page": p}] for p in range(1, -(-len(plan) // HITS) + 1)]
         draft.info["plan"] = looks + draft.info["plan"]

@@ -98,7 +98,9 @@ def test_nobody_stands_where_somebody_else_does() -> None:
         stands = re.findall(rf"- (\w+) stands (\d+) metres? ({'|'.join(sides)}) (\w+)\.", text)
         while len(at) < len(stands) + 1:
             for p, q in others.items():
-                turn = {"the same way as": 0, "the opposite way to": 2}.get(turns[p], 1 if hands.get(p) == "right" else 3)
+                turn = {"the same way as": 0, "the opposite way to": 2}.get(
+                    turns[p], 1 if hands.get(p) == "right" else 3
+                )
                 if q in facing:
                     facing[p] = (facing[q] + turn) % 4
             for p, steps, side, q in stands:

@@ -12,7 +12,7 @@ from rewards.grade import GradeStatus
 CASES = [
     ({"rule": "words", "least": 2, "most": 3}, "one well-known don't", "one"),
     ({"rule": "sentences", "count": 2}, "It is 3.5 now. Go!", "Only one here."),
-    ({"rule": "sentences", "count": 2}, "\"It rains.\" A boy said so.", "\"It rains. A boy said so, too. He did.\""),
+    ({"rule": "sentences", "count": 2}, '"It rains." A boy said so.', '"It rains. A boy said so, too. He did."'),
     ({"rule": "words", "least": 3, "most": 3}, "A naïve café", "A naïve"),
     ({"rule": "paragraphs", "count": 2}, "a\n\nb", "a\nb"),
     ({"rule": "lines", "count": 2}, "a\n\nb\n", "a"),
@@ -39,7 +39,7 @@ CASES = [
     ({"rule": "headings", "titles": ["A", "B"]}, "## A\nx\n## B\ny", "## B\nx\n## A\ny"),
     ({"rule": "varied"}, "one two three four", "one two one"),
     ({"rule": "prose", "least": 2}, "The cat sleeps. A dog barks.", "word word word word. word word."),
-    ({"rule": "prose", "least": 2}, "The cat sleeps. \"A dog barks.\"", "The cat sleeps. \"A dog barks\""),
+    ({"rule": "prose", "least": 2}, 'The cat sleeps. "A dog barks."', 'The cat sleeps. "A dog barks"'),
 ]
 
 
