@@ -21,7 +21,7 @@ class Certainty(Claims):
     skills = ("probability", "calibration")
 
     def same(self, answer: str, gold: str) -> bool:
-        return same_exact(normalise(answer).strip("`* ").removesuffix("."), gold)
+        return same_exact(normalise(answer).lstrip("`* ").rstrip("`*. "), gold)
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         story, statements, claims = list[str](), list[str](), dict[str, str]()

@@ -107,11 +107,9 @@ def show(line: Equation) -> str:
     for side in line:
         words = ""
         for kind, c, a, b in side:
-            body = (
-                f"{abs(c)}({a}x {'-' if b < 0 else '+'} {abs(b)})"
-                if kind == "bracket"
-                else f"{abs(c)}{'x' if kind == 'x' else ''}"
-            )
+            factor = "" if abs(c) == 1 and kind != "n" else str(abs(c))
+            inner = f"({'-' if a == -1 else a}x {'-' if b < 0 else '+'} {abs(b)})"
+            body = factor + {"bracket": inner, "x": "x", "n": ""}[kind]
             words += f" {'-' if c < 0 else '+'} {body}" if words else f"{'-' if c < 0 else ''}{body}"
         texts.append(words)
     return " = ".join(texts)
