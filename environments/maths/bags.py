@@ -20,8 +20,8 @@ class Bags(Problem):
     skills = ("probability",)
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        names = COLOURS[: 2 + level // 2 + (level == 3)]
-        bags = [[rng.randint(2, 4 + 2 * level) for _ in names] for _ in range(level)]
+        names = COLOURS[: (3, 3, 4)[level - 1]]
+        bags = [[rng.randint(2, 6 + 2 * level) for _ in names] for _ in range(level)]
         drawn = rng.randint(2, 2 + level)
         exactly, least = rng.sample(range(len(names)), 2)
         a, b = rng.randint(1, drawn - 1), 1
