@@ -7,7 +7,9 @@ import re
 
 import pytest
 
-from environments.catalogue import CATALOGUE
+from environments.catalogue import CATALOGUE, resolve
+from environments.check.drawing import draw
+from environments.check.report import CheckReport
 from environments.instructions import json_record
 from environments.task import Task
 from tests.environments.family_cases import clumsy, reward, tasks
@@ -103,6 +105,12 @@ def test_every_rule_that_is_graded_is_told(name: str) -> None:
             else:
                 wanted = rule.get("phrases") or [rule.get("phrase", "")]
             assert all(w.strip() in said for w in wanted), (rule, said)
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_the_gate_knows_that_a_text_judged_by_rules_has_no_answer(name: str) -> None:
+    env, report = resolve(name), CheckReport(name)
+    assert list(draw(env, 1, report)) and not report.findings["varied"].failed, report.findings["varied"]
 
 
 def test_a_first_word_may_be_followed_by_a_comma() -> None:
