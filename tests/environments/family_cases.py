@@ -20,7 +20,7 @@ def reward(env: Environment, task: Task, *replies: str) -> float | None:
 _MANY = "chairs coins days hours houses items litres metres minutes people pieces rows steps words workers years"
 _CLUMSY = re.compile(
     rf"(?<![\w.,:/#-])1 (?:{'|'.join(_MANY.split())})\b"  # one of something
-    r"|\ba (?=[aeio])(?!one\b)\w+|\ban (?=[b-df-gj-np-tv-z])\w+"  # a apple, an pear
+    r"|\ba (?=[aeio]|u[mnp](?!i))(?!one\b)\w+|\ban (?=[b-df-gj-np-tv-z])\w+"  # a apple, an pear
     r"|\w\(s\)|\bsince \d+ (?:hours|days)|(?<!1)[123]th\b"
 )
 
