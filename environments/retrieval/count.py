@@ -18,7 +18,7 @@ class Count(Research):
     skills = ("aggregation", "search")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        count = (24, 40, 80)[level - 1]
+        count = (30, 50, 80)[level - 1]
         shelf, all_firms = Shelf(rng), firms(rng, count, towns=2 + level)
         town = rng.choice(sorted({f["town"] for f in all_firms}))
         year, staff = rng.randint(1950, 2000), rng.randrange(500, 3500, 500)
