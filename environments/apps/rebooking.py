@@ -57,7 +57,7 @@ class Rebooking(App):
         people, cabin = rng.randint(1, 4), rng.choice(CABINS)
         connection, cap = rng.choice([45, 60, 75]), rng.randrange(24, 60) * 10
         earliest, deadline = rng.randint(6, 10) * 60, rng.randint(17, 22) * 60
-        fare = rng.choice(["standard", "standard", "flex", "flex", "flex", "basic"])
+        fare = rng.choice(["standard"] * 2 + ["flex"] * 4 + ["basic"])
         flights: dict[str, Any] = {}
         prices = iter(rng.sample(range(40, 420), 60))
         routes = [(origin, destination)] * (1 + level)
