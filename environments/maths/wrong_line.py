@@ -22,9 +22,9 @@ class WrongLine(Problem):
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         sides = (2 * level, level)
+        slip = rng.choice([None, *range(1, sum(sides) + 3)])
         while True:
             start: Equation = tuple([("bracket", _any(rng), _any(rng), _any(rng)) for _ in range(k)] for k in sides)  # type: ignore[assignment]
-            slip = rng.choice([None, *range(1, sum(sides) + 3)])
             lines = derive(start, slip, rng)
             wrong = [i for i in range(1, len(lines)) if root(lines[i]) != root(lines[i - 1])] if lines else []
             if lines and wrong == ([] if slip is None else [slip]):
