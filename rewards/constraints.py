@@ -2,7 +2,7 @@
 
 A rule is {"rule": name, ...parameters}. `holds` never raises on a text; it raises KeyError or TypeError for a rule that
 does not exist, which is the environment's error. Words are runs of letters, digits, apostrophes and hyphens; sentences
-end with `.`, `!` or `?` before white space or the end.
+end with `.`, `!` or `?` (and closing quotes or brackets) before white space or the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from rewards.grade import Grade, GradeStatus
 
 _MAX_CHARS = 20_000
 """A longer text breaks every rule: no task of this kind needs one, and checks stay fast."""
-_WORD = re.compile(r"[A-Za-z0-9]+(?:['\N{RIGHT SINGLE QUOTATION MARK}-][A-Za-z0-9]+)*")
+_WORD = re.compile(r"[^\W_]+(?:['\N{RIGHT SINGLE QUOTATION MARK}-][^\W_]+)*")
+_CLOSING = "\"')]*_\N{RIGHT SINGLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
+"""What may stand between the end mark of a sentence and the space after it."""
+_SENTENCE = re.compile(rf"(?<=[.!?])(?:[{re.escape(_CLOSING)}]*)\s+")
 _CONTRACTION = re.compile(r"\b\w+'(?:t|ll|re|ve|m|d)\b|\b(?:it|that|there|he|she|what|let)'s\b", re.IGNORECASE)
 _SELF = ("i", "me", "my", "mine", "myself", "we", "us", "our", "ours", "ourselves")
 _FIRST_PERSON = {*_SELF, *(f"{who}'{is_}" for who in ("i", "we") for is_ in ("m", "re", "ve", "ll", "d"))}
@@ -28,7 +31,7 @@ def words(text: str) -> list[str]:
 
 def sentences(text: str) -> list[str]:
     """The sentences of a text; what follows the last end mark is one too. Headings and bullets are not looked for."""
-    return [s.strip() for s in re.split(r"(?<=[.!?])\s+", text.strip()) if s.strip()]
+    return [s.strip() for s in _SENTENCE.split(text.strip()) if s.strip()]
 
 
 def lines(text: str) -> list[str]:
@@ -55,8 +58,25 @@ def _times(text: str, phrase: str) -> int:
 
 
 def _in_order(text: str, phrases: Sequence[str]) -> bool:
-    places = [text.lower().find(p.lower()) for p in phrases]
-    return min(places) >= 0 and places == sorted(places)
+    """Whether phrases occur as whole words, each somewhere after the one before."""
+    at = 0
+    for phrase in phrases:
+        found = re.compile(rf"(?<!\w){re.escape(phrase)}(?!\w)", re.IGNORECASE).search(text, at)
+        if found is None:
+            return False
+        at = found.end()
+    return True
+
+
+def _starts(text: str, phrase: str) -> bool:
+    """Whether a text begins with a phrase, and not with a longer word."""
+    return re.match(re.escape(phrase) + (r"(?!\w)" if phrase[-1:].isalnum() else ""), text.strip()) is not None
+
+
+def _ends(text: str, phrase: str) -> bool:
+    """Whether a text ends with a phrase in any case, perhaps with the end mark of its sentence."""
+    said, phrase = text.strip().casefold(), phrase.casefold()
+    return said.endswith(phrase) or said.rstrip(".!").endswith(phrase)
 
 
 def _varied(text: str) -> bool:
@@ -68,7 +88,7 @@ def _varied(text: str) -> bool:
 def _prose(text: str, least: int) -> bool:
     """Varied sentences of at least so many words with an end mark, none twice."""
     parts = sentences(text)
-    whole = all(len(words(s)) >= least and s[-1] in ".!?" for s in parts)
+    whole = all(len(words(s)) >= least and s.rstrip(_CLOSING)[-1:] in (".", "!", "?") for s in parts)
     return whole and len(set(parts)) == len(parts) and _varied(text)
 
 
@@ -83,8 +103,8 @@ RULES: Mapping[str, Callable[..., bool]] = {
     "exactly": lambda text, phrase, count: _times(text, phrase) == count,
     "avoid": lambda text, phrases: not any(_times(text, p) for p in phrases),
     "avoid_characters": lambda text, characters: not set(text.lower()) & set(characters),
-    "starts": lambda text, phrase: text.strip().startswith(phrase),
-    "ends": lambda text, phrase: text.strip().endswith(phrase),
+    "starts": _starts,
+    "ends": _ends,
     "lower_case": lambda text: text == text.lower(),
     "upper_case": lambda text: text == text.upper(),
     "no_contractions": lambda text: not _CONTRACTION.search(_straight(text)),

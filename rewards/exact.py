@@ -33,6 +33,10 @@ _SPELLINGS = (
     ("\N{MINUS SIGN}", "-"), ("\N{MIDDLE DOT}", "*"), ("\N{MULTIPLICATION SIGN}", "*"), ("**", "^"),
 )  # fmt: skip
 """Spellings of one symbol in LaTeX, Unicode and plain text."""
+_THIN = re.compile(r"(?<=\d)\\[,;!](?=\d{3}(?!\d))", re.ASCII)
+"""A thin space between thousands."""
+_SHORT = re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)(?!\d)", re.ASCII)
+"""`\\frac12`, whose arguments are single digits without braces."""
 _GROUPED = re.compile(r"([-+]?)(\d{1,3}(?:,\s?\d{3})+)((?:\.\d+)?)", re.ASCII)
 _NAMED = re.compile(r"[A-Za-z]\w{0,2}\s*=(?!=)", re.ASCII)
 
@@ -42,6 +46,7 @@ class _Unread(Exception):
 
 
 def _plain(text: str) -> str:
+    text = _SHORT.sub(r"\\frac{\1}{\2}", text)
     for spelling, symbol in _SPELLINGS:
         text = text.replace(spelling, symbol)
     return text.strip()
@@ -216,7 +221,7 @@ def exact(text: str) -> Number | None:
     """
     if len(text) > _MAX_CHARS:
         return None
-    text = _plain(text)
+    text = _plain(_THIN.sub(",", text))
     if named := _NAMED.match(text):
         text = text[named.end() :].strip()
     if grouped := _GROUPED.fullmatch(text):

@@ -9,6 +9,7 @@ from environments.base import Draft
 from environments.simulation import Simulation, World
 from environments.task import Task
 from environments.tools import ToolError, tool
+from environments.words import listed
 from rewards.grade import Grade
 
 PEOPLE = ("Ada", "Bruno", "Chen", "Dina", "Emil", "Fatima", "Goran", "Hana")
@@ -63,7 +64,7 @@ class Calendar(Simulation):
                     takers.append(rng.choice(guests))
                 busy += [(p, day, hour) for p in takers if (day, hour) != free or p not in guests]
         text = (
-            f"Book a one-hour meeting for {', '.join(guests)} at the earliest hour of the week (Monday to Friday, "
+            f"Book a one-hour meeting for {listed(guests)} at the earliest hour of the week (Monday to Friday, "
             "starting between 9 and 16) when all of them are free. Book it once, then answer `done`."
         )
         return Draft(text, "done", {"busy": busy, "guests": guests, "free": list(free)})

@@ -125,7 +125,7 @@ class Helpdesk(App):
             f"4. It was delivered more than {days} days ago: close, reason too_late.\n"
             f"5. Its price is above {cap} EUR: route to supervisor; you may not refund it.\n"
             f"6. Otherwise refund the price, less a handling fee of {fee} EUR unless the customer's plan is business; "
-            "then close, reason refunded. A refund that leaves nothing is not paid, but the ticket is closed alike.\n"
+            "then close, reason refunded. If that leaves nothing, pay nothing, but close the ticket all the same.\n"
             "Every other ticket is routed to audio_help (headset, microphone, speaker) or office_help (printer, "
             "scanner, stapler), by the product of its order. Answer `done` at the end."
         )

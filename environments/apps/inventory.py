@@ -66,7 +66,7 @@ class Inventory(App):
         db: dict[str, Any] = {"items": {}, "offers": {}, "purchases": {}, "flags": {}, "suppliers": suppliers}
         want: dict[str, Any] = {"purchases": [], "flags": []}
         plan = list[Any]()
-        for i, good in enumerate(rng.sample(words.GOODS, (5, 11, 22)[level - 1])):
+        for i, good in enumerate(rng.sample(words.GOODS, (7, 11, 22)[level - 1])):
             sku, low = f"{good[:3].upper()}-{rng.randint(100, 999)}-{i}", rng.randint(20, 80)
             gone, target = rng.random() < 0.12, low + rng.randint(20, 150)
             stock, reserved, coming = rng.randint(0, 150), rng.randint(0, 30), rng.choice([0, 0, rng.randint(5, 60)])

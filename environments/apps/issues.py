@@ -83,7 +83,7 @@ class Issues(App):
             if label == "bug" and not signature:
                 signature = signatures.pop()
             what = f"Log: {signature} after the last update." if signature else "Could you tell me how this works?"
-            updated = words.later(TODAY, -rng.choice([2, days - 1, days, days + 1, days + 25]))
+            updated = max(created, words.later(TODAY, -rng.choice([2, days - 1, days, days + 1, days + 25])))
             issues[f"#{number}"] = {
                 "title": rng.choice(["It crashes", "Error again", "Please help", "Slow page", f"Problem with {part}"]),
                 "labels": sorted({label, rng.choice([label, label, "security", "needs-info"])}),

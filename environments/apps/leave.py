@@ -96,12 +96,12 @@ class Leave(App):
             }  # fmt: skip
         requests = dict(sorted(requests.items(), key=lambda r: r[1]["handed_in"]))
         left = {n: p["left"] for n, p in people.items()}
-        away = [
+        away = {
             (r["person"], d)
             for r in requests.values()
             if r["status"] == "approved"
             for d in working_days(r["first"], r["last"], calendar)
-        ]
+        }
         want: dict[str, Any] = {}
         plan: list[Any] = [*pages("list_requests", len(requests)), ["get_calendar", {}]]
         plan += [["get_team", {"team": team}] for team in teams]
@@ -124,7 +124,7 @@ class Leave(App):
             else:
                 decision = "approved"
                 left[who] -= len(days)
-                away += [(who, d) for d in days]
+                away |= {(who, d) for d in days}
             want[f"requests/{key}/status"] = decision
             plan += [["get_person", {"person": who}], ["decide", {"request": key, "decision": decision}]]
         want |= {f"people/{n}/left": days for n, days in left.items() if days != people[n]["left"]}

@@ -136,7 +136,7 @@ class Minutes(App):
         looks += [["find_staff", {"first_name": f}] for f in firsts] + pages("list_tasks", len(tasks))
         text = (
             "Bring our tasks in line with the meeting notes, read in the order of their dates. Each action item (A "
-            "and a number) is one task; lines without one are no tasks. First names mean the colleague of the note's "
+            "and a number) is one task; lines without one are not tasks. First names mean the colleague of the note's "
             "team. Later notes change earlier items. `by Friday` is the first Friday after the day of the meeting (a "
             "week later if the meeting is on a Friday), `within N days` counts from the meeting, `at the end of the "
             "month` is the last day of the meeting's month. An item that has a task already is updated where it "

@@ -57,7 +57,7 @@ class Rebooking(App):
         people, cabin = rng.randint(1, 4), rng.choice(CABINS)
         connection, cap = rng.choice([45, 60, 75]), rng.randrange(24, 60) * 10
         earliest, deadline = rng.randint(6, 10) * 60, rng.randint(17, 22) * 60
-        fare = rng.choice(["standard", "flex", "flex", "basic"])
+        fare = rng.choice(["standard"] * 2 + ["flex"] * 4 + ["basic"])
         flights: dict[str, Any] = {}
         prices = iter(rng.sample(range(40, 420), 60))
         routes = [(origin, destination)] * (1 + level)
@@ -86,6 +86,8 @@ class Rebooking(App):
         found = [f for f in found if f[0] <= cap]
         if len(found) > 1 and found[0][0] == found[1][0]:
             return self.draw(rng, level)  # two cheapest journeys
+        if not found and fare != "basic" and rng.random() < 0.6:
+            return self.draw(rng, level)  # too often the right thing would be to do nothing
         booking, name = f"B{rng.randint(10**5, 10**6 - 1)}", words.person(rng)
         old = f"QX{rng.randint(10, 99)}"
         row = {

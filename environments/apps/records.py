@@ -18,6 +18,8 @@ Tables = dict[str, dict[str, Row]]
 """Table -> id -> row; JSON values, money in whole cents."""
 PAGE = 8
 """Rows of one page of a listing."""
+_MARKS = " `*.'\""
+"""What may stand around a last word."""
 
 
 class Records(World):
@@ -75,8 +77,8 @@ def pages(name: str, rows: int, **arguments: Any) -> list[Any]:
 
 
 def spaced(answer: str | None) -> str | None:
-    """A list of outcomes as it is written here: `paid,`over_limit`` is `paid, over_limit`."""
-    return None if answer is None else ", ".join(part.strip(" `") for part in answer.split(","))
+    """A list of outcomes as it is written here: `paid,**over_limit**` is `paid, over_limit`."""
+    return None if answer is None else ", ".join(part.strip(_MARKS) for part in answer.split(","))
 
 
 class App(Simulation):
@@ -104,5 +106,5 @@ class App(Simulation):
         if answer is None:
             return Grade.unparsed(expected=task.answer)
         made, want = changes(task.info["db"], world.db), task.info["want"]
-        said = normalise(answer).strip("`.").casefold() == task.answer.casefold()
+        said = normalise(answer).strip(_MARKS).casefold() == task.answer.casefold()
         return Grade.outcome(said and made == want, read=answer, expected=task.answer, changes=made)

@@ -103,7 +103,7 @@ class ShopOrders(App):
         orders: dict[str, Any] = {}
         mine: dict[str, str] = {}  # the good of one line of each of my orders -> order
         fresh = iter(goods)
-        wishes = (1, 3, 5)[level - 1]
+        wishes = (2, 3, 5)[level - 1]
         for number in rng.sample(range(1000, 9999), wishes + 4 + level):
             owner = me if len(mine) < wishes else rng.choice([k for k in customers if k != me])
             good = next(fresh) if owner == me else rng.choice(goods)

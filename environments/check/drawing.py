@@ -93,7 +93,8 @@ def draw(env: Environment, rows: int, report: CheckReport, draws: int = _DRAWS) 
                     report.skip("it draws too slowly to try more", *(law for law in report.findings if law != "speed"))
                     return
                 keys.add(env.key(task.prompt, task.info))
-                answers[_key(task.answer)] += 1
+                if task.answer is not None:  # None: a text is judged by rules, and no answer could be learned
+                    answers[_key(task.answer)] += 1
                 if len(asked(task)) > _LONG:
                     most = 1
                 if index < rows:

@@ -8,7 +8,8 @@ from fractions import Fraction
 from environments.base import Draft
 from environments.facts.form import FORM, Claims, numbered
 from environments.words import FIRST, listed
-from rewards.answers import normalise, number
+from rewards.answers import normalise
+from rewards.exact import same_exact
 
 COLOURS = ("red", "blue", "green", "white", "black")
 
@@ -20,9 +21,7 @@ class Certainty(Claims):
     skills = ("probability", "calibration")
 
     def same(self, answer: str, gold: str) -> bool:
-        said = normalise(answer).strip("`* ").removesuffix(".")
-        value = number(said.removesuffix("%").strip())
-        return value is not None and (value / 100 if said.endswith("%") else value) == Fraction(gold)
+        return same_exact(normalise(answer).lstrip("`* ").rstrip("`*. "), gold)
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         story, statements, claims = list[str](), list[str](), dict[str, str]()
@@ -37,11 +36,11 @@ class Certainty(Claims):
             balls = {c: rng.randint(1, 7) for c in colours}
             seen = rng.choice(["nothing", "not", "gone", "shown"][: 2 + level])
             box = listed([f"{n} {c}" for c, n in balls.items()])
-            told = f"{name}'s box held balls: {box}. {name} drew one of them blindly"
+            told = f"{name}'s box held these balls: {box}. {name} drew one of them blindly"
             pick = rng.choice(colours)
             left = dict(balls)
             if seen == "not":
-                told += f", looked at it, and truthfully said that it is not {pick}."
+                told += f", looked at it, and said truthfully that it was not {pick}."
                 left[pick] = 0
             elif seen == "gone":
                 told += f", after one {pick} ball had been taken out before our eyes."
@@ -72,7 +71,7 @@ class Certainty(Claims):
         left, right = (Fraction(box[seen], sum(box.values())) for box in boxes)
         lists = [listed([f"{n} {c}" for c, n in box.items()]) for box in boxes]
         told = (
-            f"{name} had two boxes, the left with balls: {lists[0]}, the right with balls: {lists[1]}. A fair coin "
+            f"{name} had two boxes of balls, the left with {lists[0]}, the right with {lists[1]}. A fair coin "
             f"chose the box from which {name} drew one blindly. It is {seen}."
         )
         return told, left / (left + right)

@@ -14,7 +14,7 @@ ASKED = (
     ("Did {a} arrive before {b}?", True),
     ("Was {b} later than {a}?", True),
     ("Did {a} arrive after {b}?", False),
-    ("Was {b} there first, and {a} came later?", False),
+    ("Was {b} there first, and did {a} come later?", False),
     ("Is it wrong that {b} arrived before {a}?", True),
     ("Is it wrong that {a} was earlier than {b}?", False),
 )

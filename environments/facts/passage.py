@@ -11,7 +11,7 @@ from environments.facts.form import FORM, Claims, numbered
 JOBS = ("surgeon", "baker", "judge", "pilot", "tailor", "potter", "farmer", "printer", "notary", "plumber", "dentist",
         "weaver", "glazier", "florist", "cook", "sailor")  # fmt: skip
 PETS = ("parrot", "greyhound", "tortoise", "hamster", "pony", "ferret", "goose", "poodle")
-BONDS = ("cousin", "neighbour", "tenant", "godchild", "former pupil")
+BONDS = ("cousin", "neighbour", "tenant", "friend", "pupil")
 
 
 class Passage(Claims):
@@ -31,7 +31,8 @@ class Passage(Claims):
             elder, younger = rng.sample([a, b], 2)
             none, same_town = rng.random() < 0.5, rng.random() < 0.5
             sentences.append(
-                f"{a} is a {job_a}; {b}, a {bond} of the former, is a {job_b}. The {job_a} came to {towns[i]} in {year}"
+                f"{a} is a {job_a}; {b}, a {bond} of the {job_a}, is a {job_b}. "
+                f"The {job_a} came to {towns[i]} in {year}"
                 + (
                     f", {gap} years before the {job_b} did."
                     if same_town

@@ -30,7 +30,7 @@ class Premise(Claims):
                 "head": f"which {value} runs",
                 "town": f"which has its seat in {value}",
             }[field]
-            end = "" if asked == "staff" else ", founded"
+            end = "" if asked == "staff" else ", established"
             questions.append(f"How many {noun} {firm['name']}, {clause}{end}?")
             number = firm["staff"] if asked == "staff" else 2020 - firm["founded"]
             claims[str(len(questions))] = {
@@ -38,7 +38,7 @@ class Premise(Claims):
             }[kind]  # fmt: skip
         order = rng.sample(range(len(texts)), len(texts))
         text = (
-            "\n\n".join(texts[i] + " " + rng.choice(FILLER) for i in order) + "\n\n"
+            "\n\n".join(f"{texts[i]} {rng.choice([f for f in FILLER if f not in texts[i]])}" for i in order) + "\n\n"
             "Answer from these texts alone:\n"
             f"{numbered(questions)}\n"
             f"{FORM} Each question takes something for granted between its commas. If the texts confirm it, answer "

@@ -42,8 +42,8 @@ class Proofread(Claims):
             "SUMMARY\n"
             f"{numbered(sentences)}\n\n"
             "Some sentences of the summary contradict the source. For each of these, and only these, give its number "
-            "and the value that is right by the source, one line each, such as `3: 1931` or `4: Ada Berg`, and "
-            "nothing else."
+            "and the value that is right according to the source, one line each, such as `3: 1931` or `4: Ada Berg`, "
+            "and nothing else."
         )
         return Draft(text, claims)
 

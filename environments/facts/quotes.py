@@ -50,7 +50,7 @@ class Quotes(Claims):
             last = author if kind in ("name", "role", "same") else ""
         asked = rng.sample(range(count), count)
         present = words.listed(
-            [f"{p} (the {roles[p]})" if rng.random() < 0.5 else f"the {roles[p]}, {p}" for p in people]
+            [f"{p} (the {roles[p]})" if rng.random() < 0.5 else f"the {roles[p]} {p}" for p in people]
         )
         text = (
             f"At the table were {present}.\n" + "\n".join(story) + "\n\nWhose words are these? The author counts, not "

@@ -66,10 +66,15 @@ class Report(Claims):
         }
         text = (
             "Report on the packing line\n\n" + " ".join(lines) + "\n\nAddendum: " + " ".join(sorted(notes)) + "\n\n"
-            "Summarise the report for the management, without what is void, in exactly this form and nothing else "
-            "(a line each, after the colon): incidents: number of them; total minutes: of standstill; longest: id "
-            "of the longest; total cost: in EUR; most shifts: who had the shift most often; last date: of an "
-            "incident, as YYYY-MM-DD; open cases: their ids, separated by commas, or none; because of "
-            f"{cause.partition(' ')[2]}: how many incidents had {cause} as their reason. Numbers without units."
+            "Summarise the report for the management, without what is void. Reply with these lines and nothing else, "
+            "with values (numbers without units) in place of what is in angle brackets:\n"
+            "incidents: <how many>\n"
+            "total minutes: <of standstill>\n"
+            "longest: <id of the longest standstill>\n"
+            "total cost: <of all repairs, in EUR>\n"
+            "most shifts: <who had the shift in the most incidents>\n"
+            "last date: <of the last incident, YYYY-MM-DD>\n"
+            "open cases: <their ids, separated by commas, or none>\n"
+            f"because of {cause.partition(' ')[2]}: <how many incidents had {cause} as their reason>"
         )
         return Draft(text, claims)

@@ -60,13 +60,15 @@ class Verify(Claims):
         word = {"budget": "budget", "team": "team", "days": "duration"}[field]
         values = [row[field] for row in rows]
         known = [v for v in values if v is not None]
-        limit = rng.choice(known) + rng.choice([-1, 1]) * rng.randint(1, 25) * (1000 if field == "budget" else 1)
+        unit = 1000 if field == "budget" else 1
+        limit = max(2 * unit, rng.choice(known) + rng.choice([-1, 1]) * rng.randint(1, 25) * unit)
         if kind == "bound":
             truth = None if a[field] is None else a[field] > limit
             text = f"The {word} of {a['name']} was more than {limit:,} {UNITS[field]}."
         elif kind == "compare":
             truth = None if None in (a[field], b[field]) else a[field] > b[field]
-            text = f"The {word} of {a['name']} was larger than that of {b['name']}."
+            larger = "longer" if field == "days" else "larger"
+            text = f"The {word} of {a['name']} was {larger} than that of {b['name']}."
         elif kind == "most":
             more = [
                 row[field] is not None and a[field] is not None and row[field] >= a[field]
@@ -74,7 +76,8 @@ class Verify(Claims):
                 if row is not a
             ]
             truth = False if any(more) else None if None in values else True
-            text = f"No other project had as large a {word} as {a['name']}."
+            as_large = {"budget": "had as large a budget", "team": "had as large a team", "days": "took as long"}[field]
+            text = f"No other project {as_large} as {a['name']}."
         elif kind == "all":
             mine = [row[field] for row in rows if row["lead"] == a["lead"]]
             truth = False if any(v is not None and v <= limit for v in mine) else None if None in mine else True

@@ -9,8 +9,9 @@ from environments.base import Draft
 from environments.games.game import Game, Match, Play
 from environments.task import Message, Task
 from environments.tools import ToolError, tool
+from environments.words import listed
 
-ARMS, NOISE, GAP = (4, 7, 12), (12, 20, 30), (8, 7, 6)
+ARMS, NOISE, GAP = (5, 7, 12), (12, 20, 30), (8, 7, 6)
 ROUNDS = (6, 10, 24)
 """Pulls of each machine that the budget pays for, if spread evenly over machines of price 1.5 on average."""
 AT_ONCE = 30
@@ -76,8 +77,8 @@ class Bandit(Game):
             if high[-1] - high[-2] >= GAP[level - 1] and means[_found(info)[1]] == high[-1]:
                 break
         text = (
-            f"There are {arms} machines; a pull of them costs, in order, {', '.join(map(str, prices))} coins, and you "
-            f"have {info['budget']} coins. Each machine has a fixed mean payout; a single payout is that mean plus a "
+            f"There are {arms} machines; in order, one pull of each costs {listed([*map(str, prices)])} of your "
+            f"{info['budget']} coins. Each machine has a fixed mean payout; a single payout is that mean plus a "
             f"random whole number from -{noise} to {noise}, all equally likely. The best mean is at least "
             f"{GAP[level - 1]} above the second. Spend coins with `pull`, then name the machine with the highest mean "
             "with `choose`. Payouts do not add to your coins, and you have one choice."

@@ -84,8 +84,8 @@ class ColonyPlan(Game):
             f"- build: costs {rules['build']} wood, +1 house\n"
             "After the order each worker (a new one too) eats 1 food; an order that cannot be paid or fed is refused. "
             f"Then at most {rules['store']} food and {rules['store']} wood are kept in store.\n"
-            f"You start with {start[0]} food, {start[1]} wood, {start[2]} worker(s) and no house. Build "
-            f"{rules['goal']} houses within {rules['days']} days, with the tool `order`."
+            f"You start with {start[0]} food, {start[1]} wood, {start[2]} worker{'s' if start[2] > 1 else ''} and no "
+            f"house. Build {rules['goal']} houses within {rules['days']} days, with the tool `order`."
         )
         return Draft(text, None, {"rules": rules, "start": list(start), "plan": plan})
 

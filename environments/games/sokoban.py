@@ -11,7 +11,8 @@ from environments.task import Task
 from environments.tools import ToolError, tool
 
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-SIDES, CRATES, PULLS = (6, 7, 9), (1, 2, 4), (20, 60, 200)
+SIDES, CRATES, PULLS, LEAST = (6, 7, 9), (1, 2, 4), (20, 60, 200), (4, 10, 24)
+"""`LEAST`: steps that our own solution has at least, so that no room is solved by a step or two."""
 RUN = 60
 """Steps of one call."""
 
@@ -83,7 +84,7 @@ class Sokoban(Game):
         side = SIDES[level - 1]
         while True:
             info = _room(rng, side, CRATES[level - 1], PULLS[level - 1])
-            if info is not None:
+            if info is not None and len(info["way"]) >= LEAST[level - 1]:
                 break
         walls, goals, crates = ({tuple(p) for p in info[k]} for k in ("walls", "goals", "crates"))
         board = shown(walls, goals, crates, tuple(info["at"]), side)

@@ -52,7 +52,7 @@ class Switchboard(Game):
                 -sum(n for n, w in zip(times, wiring, strict=True) if i in w) % states for i in range(1, lamps + 1)
             ]
             # One solution only: then the presses allowed are also the fewest.
-            if sum(times) >= 3 and any(start) and _independent(wiring, lamps, states):
+            if sum(times) >= 2 + level and any(start) and _independent(wiring, lamps, states):
                 break
         lines = "\n".join(f"switch {i}: lamps {', '.join(map(str, w))}" for i, w in enumerate(wiring, 1))
         cycle = "on (1) becomes off (0) and off becomes on" if states == 2 else "0 becomes 1, 1 becomes 2, 2 becomes 0"

@@ -36,7 +36,7 @@ class EditPart(Verbatim):
         after = _show({t: p["new"] for t, p in parts.items()})
         prompt = (
             "Here is a document between two lines of ~~~. Make these changes, in this order, and nothing else: "
-            "every other character, also what looks like an error, "
+            "every other character, even what looks like an error, "
             "stays as it is. Reply with the whole changed document, without the ~~~ lines.\n"
             + "\n".join(f"- {w}" for w in wishes)
             + f"\n\n~~~\n{text}\n~~~"

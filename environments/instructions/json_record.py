@@ -26,7 +26,7 @@ PEOPLE = (
     "Goro Ito",
     "Hanna Virtanen",
 )
-GOODS = ("notebook", "kettle", "backpack", "headset", "lamp", "thermos", "tripod", "raincoat", "keyboard", "blanket")
+GOODS = ("notebook", "kettle", "backpack", "headset", "lamp", "flask", "tripod", "raincoat", "keyboard", "blanket")
 
 
 class JsonRecord(Verbatim):
@@ -52,12 +52,12 @@ class JsonRecord(Verbatim):
             said.append(f"Sorry, make that {items[i]['quantity']} {goods[i]}s.")
         if level > 2:
             dropped = items.pop(rng.randrange(len(items)))
-            said.append(f"On second thoughts, leave the {dropped['name']}s out.")
+            said.append(f"On second thought, leave the {dropped['name']}s out.")
         said.append(
             f"I need them by the {day}{_ending(day)} of {MONTHS[month - 1]} 2031, "
             f"{'with' if express else 'no need for'} express delivery."
         )
-        said.append(f"You reach me at {phone}." if phone else "No phone number, please, just write.")
+        said.append(f"You can reach me at {phone}." if phone else "No phone number, please, just write.")
         record = {
             "customer": name,
             "due": f"2031-{month:02d}-{day:02d}",

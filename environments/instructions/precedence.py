@@ -44,9 +44,9 @@ class Precedence(Writing):
         wishes: list[tuple[str, Rule]] = [
             (f"Mention the word `{noun}`.", rule("include", phrase=noun, least=1)),
             (f"Use from {words - 4} to {words + 8} words in all.", rule("words", least=words - 4, most=words + 8)),
-            ("No word may make up a quarter of it.", rule("varied")),
-            ("Do not use the words `very` and `nice`.", rule("avoid", phrases=["very", "nice"])),
-            ("Begin each sentence with another word.", rule("different_starts")),
+            ("No single word may make up more than a quarter of it.", rule("varied")),
+            ("Use neither the word `very` nor the word `nice`.", rule("avoid", phrases=["very", "nice"])),
+            ("Begin each sentence with a different word.", rule("different_starts")),
         ]
         wishes = wishes[:3] + rng.sample(wishes[3:], min(level, 2))
         user += [w for w, _ in wishes]

@@ -35,7 +35,7 @@ class Register(Writing):
             rng.randint(120, 4900),
         )
         month = rng.choice(("March", "May", "June", "October", "November"))
-        day, other = rng.sample(range(2, 28), 2)
+        day, other = sorted(rng.sample(range(2, 28), 2))
         note = (
             f"hey {name}! it's about {order}, that's the stuff with the {pieces} {item}. they didn't show up on "
             f"{day} {month} like you guys said, and we've "
@@ -63,7 +63,9 @@ class Register(Writing):
             ("It has from 22 to 90 words.", rule("words", least=22, most=90)),
         ]
         if level > 1:
-            wishes.append(("It is impersonal: no I, my, we, us or our.", rule("no_first_person")))
+            wishes.append(
+                ("It is not in the first person: no I, me, my, we, us, our or the like.", rule("no_first_person"))
+            )
             wishes.append(("The facts come in this order: " + ", ".join(facts) + ".", rule("order", phrases=facts)))
         if level > 2:
             wishes.append(("It has exactly three paragraphs (salutation, body, closing).", rule("paragraphs", count=3)))

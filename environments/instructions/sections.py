@@ -22,7 +22,8 @@ class Sections(Writing):
             (
                 (
                     "It has exactly these sections, in this order, each under a heading line `## Title`: "
-                    f"{', '.join(titles)}."
+                    f"{', '.join(titles)}. All sections consist of whole sentences of at least four words; within a "
+                    "section no sentence comes twice, and no single word makes up more than a quarter of the words."
                 ),
                 rule("headings", titles=titles),
             )
@@ -38,12 +39,6 @@ class Sections(Writing):
             wishes.append(
                 (f"`{title}` has exactly {len(text)} sentences.", rule("sentences", count=len(text), section=title))
             )
-            wishes.append(
-                (
-                    f"`{title}` consists of whole sentences of at least four words.",
-                    rule("prose", least=4, section=title),
-                )
-            )
             if kind == "paragraphs":
                 blocks.append(f"## {title}\n" + "\n\n".join(text))
                 wishes.append(
@@ -58,9 +53,8 @@ class Sections(Writing):
                 wishes.append(
                     (f"`{title}` contains the word `{word}`.", rule("include", phrase=word, least=1, section=title))
                 )
-        first, rest = wishes[0], wishes[1:]
-        return ruled(
-            f"Write a report about {rng.choice(TOPICS)} that meets these requirements:",
-            [first, *rest],
-            "\n\n".join(blocks),
+        draft = ruled(
+            f"Write a report about {rng.choice(TOPICS)} that meets these requirements:", wishes, "\n\n".join(blocks)
         )
+        draft.info["rules"] += [rule("prose", least=4, section=title) for title in titles]
+        return draft

@@ -42,24 +42,24 @@ class StandingOrders(Writing):
         }
         said = [
             f"In this conversation you are {role}. Begin every reply with `{hello}` and end it with `{bye}`; use "
-            "from 12 to 90 words, no markdown, no word for a quarter of a reply, and never give "
-            f"the same reply twice. First, tell me about {rng.choice(TOPICS)}."
+            "from 12 to 90 words and no markdown, let no single word make up more than a quarter of a reply, and never "
+            f"give the same reply twice. First, tell me about {rng.choice(TOPICS)}."
         ]
         rules = [list(force.values())]
         changes = rng.sample(("digits", "commas", "person", "drop", "sentences", "word"), 1 + level)
-        for turn, change in enumerate(changes):
+        for change in changes:
             topic = rng.choice(TOPICS)
             if change == "digits":
                 force["digits"], order = rule("no_digits"), "From now on, use no digits."
             elif change == "commas":
-                force["commas"], order = rule("avoid_characters", characters=","), "From now on, do without commas."
+                force["commas"], order = rule("avoid_characters", characters=","), "From now on, use no commas."
             elif change == "person":
                 force["person"], order = rule("no_first_person"), "From now on, never speak in the first person."
             elif change == "drop":
                 del force["bye"]
                 force["no bye"], order = (
                     rule("avoid", phrases=[bye]),
-                    f"From now on, leave the ending `{bye}` away, and do not use it anywhere else.",
+                    f"From now on, drop the ending `{bye}`, and do not use it anywhere else either.",
                 )
             elif change == "sentences":
                 least = rng.randint(15, 20)
@@ -71,9 +71,9 @@ class StandingOrders(Writing):
                 word = rng.choice(("lantern", "compass", "umbrella", "violin"))
                 force["word"], order = (
                     rule("include", phrase=word, least=1),
-                    f"From now on, mention a {word} in every reply.",
+                    f"From now on, use the word `{word}` in every reply.",
                 )
-            said.append(f"{order} Now tell me about {topic}{', once more' if turn % 2 else ''}.")
+            said.append(f"{order} Now tell me about {topic}.")
             rules.append(list(force.values()))
         example = [_reply(rng, r) for r in rules]
         return Draft(said[0], None, {"said": said, "rules": rules, "example": example})

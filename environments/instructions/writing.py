@@ -141,7 +141,7 @@ def wishes_of(rng: random.Random, text: list[str], count: int) -> list[tuple[str
     used = [n for n in dict.fromkeys(nouns) if f" {n} " in whole]
     unused = [n for n in dict.fromkeys(nouns) if n not in whole]
     least, most = total - rng.randint(0, 6), total + rng.randint(0, 6)
-    asked = rng.sample(used, min(2, len(used)))
+    asked = sorted(rng.sample(used, min(2, len(used))), key=lambda n: whole.index(f" {n} "))
     avoid = [*rng.sample(unused, 2), rng.choice(("very", "and", "nice", "beautiful", "really"))]
     letters = [c for c in "bcdfghjkmpqvxyz" if c not in whole.lower()]
     longest = max(len(s.split()) for s in text)
@@ -150,27 +150,27 @@ def wishes_of(rng: random.Random, text: list[str], count: int) -> list[tuple[str
         (f"It has from {least} to {most} words.", rule("words", least=least, most=most)),
         (
             f"The words {' and '.join(f'`{a}`' for a in asked)} occur, in this order.",
-            rule("order", phrases=sorted(asked, key=whole.index)),
+            rule("order", phrases=asked),
         ),
         (f"None of these words occurs: {', '.join(avoid)}.", rule("avoid", phrases=avoid)),
         (f"No sentence has more than {longest} words.", rule("sentence_words", most=longest)),
         ("No two sentences begin with the same word.", rule("different_starts")),
         ("There is no comma and no semicolon.", rule("avoid_characters", characters=",;")),
-        (f"The first word is `{text[0].split()[0]}`.", rule("starts", phrase=text[0].split()[0] + " ")),
+        (f"The first word is `{text[0].split()[0]}`.", rule("starts", phrase=text[0].split()[0])),
         (
-            f"It ends with the words `{' '.join(text[-1].split()[-2:])}`",
-            rule("ends", phrase=" ".join(text[-1].split()[-2:])),
+            f"It ends with the words `{' '.join(text[-1].split()[-2:]).rstrip('.')}`.",
+            rule("ends", phrase=" ".join(text[-1].split()[-2:]).rstrip(".")),
         ),
         ("No digits occur.", rule("no_digits")),
-        ("It is not in the first person: no I, my, we or our.", rule("no_first_person")),
+        ("It is not in the first person: no I, me, my, we, us, our or the like.", rule("no_first_person")),
     ]
     if letters:
         c = rng.choice(letters)
         options.append((f"The letter {c} does not occur at all.", rule("avoid_characters", characters=c)))
     fixed = (
         (
-            "It consists of whole sentences of at least four words, none of them twice, and no word makes up a "
-            "quarter of it."
+            "It consists of whole sentences of at least four words, none of them twice, and no single word makes up "
+            "more than a quarter of its words."
         ),
         rule("prose", least=4),
     )

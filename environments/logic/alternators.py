@@ -7,6 +7,7 @@ from itertools import product
 
 from environments.base import Draft
 from environments.logic.puzzle import Puzzle, asked
+from environments.words import listed
 
 PEOPLE = ("Ada", "Bo", "Cy", "Dee", "Eli", "Fay", "Gil")
 KINDS = ("truthful", "liar", "alternating")
@@ -44,7 +45,7 @@ class Alternators(Puzzle):
             "Everybody here is one of three kinds. The truthful always say what is true. Liars always say what "
             "is false. Those who "
             "alternate say what is true and what is false in turn, and may begin with either. This is all that "
-            "was said, in order:\n" + "\n".join(rounds) + f"\nWhat kind are {', '.join(PEOPLE[:n])}?"
+            "was said, in order:\n" + "\n".join(rounds) + f"\nOf which kind is each of {listed([*PEOPLE[:n]])}?"
         )
         form = (
             f"List the kinds (truthful, liar or alternating) in the order {', '.join(PEOPLE[:n])}, separated by commas"

@@ -6,6 +6,7 @@ import random
 
 from environments.base import Draft
 from environments.logic.puzzle import Puzzle, asked
+from rewards.items import unmarked
 
 
 class AutomatonRule(Puzzle):
@@ -44,7 +45,7 @@ class AutomatonRule(Puzzle):
         return asked(text, "".join(map(str, row)), "Give the digits of the state")
 
     def same(self, answer: str, gold: str) -> bool:
-        return "".join(answer.replace(",", " ").split()) == gold
+        return "".join(unmarked(answer).replace(",", " ").split()) == gold
 
 
 def windows(row: list[int], colours: int) -> list[int]:

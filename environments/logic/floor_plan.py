@@ -29,6 +29,8 @@ class FloorPlan(Puzzle):
             turn, side, steps = rng.randrange(4), rng.randrange(4), rng.randint(1, 9)
             facing[p] = (facing[r] + turn) % 4
             dx, dy = STEP[(facing[q] + side) % 4]
+            while (at[q][0] + steps * dx, at[q][1] + steps * dy) in at.values():
+                steps += 1  # somebody stands there
             at[p] = (at[q][0] + steps * dx, at[q][1] + steps * dy)
             how = (
                 "the same way as {}",

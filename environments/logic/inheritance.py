@@ -67,7 +67,7 @@ class Inheritance(Number):
             "takes is not counted in the division at all.\n"
             + "\n".join(lines)
             + f"\nNobody else had children. Dead besides {root}: {', '.join(sorted(dead - {root})) or 'nobody'}. "
-            + (f"These refuse: {', '.join(sorted(refuses))}. " if refuses else "")
+            + (f"Those who refuse: {', '.join(sorted(refuses))}. " if refuses else "")
             + f"How many euros does {heir} get?"
         )
         return asked(text, str(portions[heir] * estate), "Give the exact amount, as an integer or a fraction, no unit")

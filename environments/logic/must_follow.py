@@ -80,13 +80,10 @@ def follows(premises: list[Statement], regions: list[int], s: Statement) -> bool
 def _words(s: Statement, rng: random.Random) -> str:
     kind, a, x, b, y = s
     first = f"{'people who are not ' if x else ''}{TERMS[a]}"
-    second = f"{'not ' if y else ''}{TERMS[b]}"
     if kind == "some":
-        return f"Some {first} are {second}."
-    if y and not x:
-        return rng.choice(
-            (f"No {TERMS[a]} are {TERMS[b]}.", f"Anyone among the {TERMS[b]} is not among the {TERMS[a]}.")
-        )
-    if not x and not y:
-        return rng.choice((f"All {TERMS[a]} are {TERMS[b]}.", f"Only {TERMS[b]} are {TERMS[a]}."))
-    return f"All {first} are {second}."
+        return f"Some {first} are {'not ' if y else ''}{TERMS[b]}."
+    if y:  # `all ... are not ...` would be ambiguous
+        return rng.choice((f"No {first} are {TERMS[b]}.", f"Nobody among the {TERMS[b]} is among the {first}."))
+    if x:
+        return f"All {first} are {TERMS[b]}."
+    return rng.choice((f"All {first} are {TERMS[b]}.", f"Only {TERMS[b]} are {first}."))

@@ -14,7 +14,7 @@ from environments.task import Task
 
 
 class Nonogram(Grid):
-    """Solvable line by line, which also makes it unique; up to 10 x 10."""
+    """Solvable line by line, which also makes it unique; up to 9 x 9."""
 
     id = "logic/nonogram"
     skills = ("constraints",)

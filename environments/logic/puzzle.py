@@ -8,14 +8,14 @@ from environments.base import Draft
 from environments.question import Question
 from environments.task import Limits
 from rewards.exact import same_exact
-from rewards.items import same_items
+from rewards.items import same_items, unmarked
 
 
 class Puzzle(Question):
     """Define `draw`; the answer is a name, or names in a list whose order does or does not matter (`ordered`)."""
 
     domain = "logic"
-    limits = Limits(turns=1, tokens=16_384, seconds=60.0)
+    limits = Limits(turns=1, tokens=32_768, seconds=60.0)
     ordered = True
 
     def same(self, answer: str, gold: str) -> bool:
@@ -43,7 +43,7 @@ def asked(text: str, answer: str, form: str, info: dict | None = None) -> Draft:
 
 def grid_of(text: str) -> list[str] | None:
     """Rows of symbols, divided by `/` (then space does not count) or else by space; None where it is no grid."""
-    divided = text.strip().strip("/")
+    divided = unmarked(text).strip("/")
     rows = divided.split("/") if "/" in divided else divided.split()
     plain = [re.sub(r"[\s,]", "", row) for row in rows]
     return plain if plain and all(re.fullmatch(r"[A-Za-z0-9.#]{1,30}", r) for r in plain) else None

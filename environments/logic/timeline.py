@@ -43,13 +43,13 @@ class Timeline(Number):
                     if kind != "most":
                         bounds.append((last, first, -max(gap - slack, 0)))
                         lines.append(
-                            f"At least {max(gap - slack, 0)} days lie between {x} and {y}, which is not before it."
-                            if gap - slack > 0
+                            f"{y.capitalize()} is at least {_days(gap - slack)} after {x}."
+                            if gap > slack
                             else f"{y.capitalize()} is not before {x}."
                         )
                     if kind != "least":
                         bounds.append((first, last, gap + slack))
-                        lines.append(f"{y.capitalize()} is at most {gap + slack} days after {x}.")
+                        lines.append(f"{y.capitalize()} is at most {_days(gap + slack)} after {x}.")
             asked_event, latest = rng.randrange(1, n), rng.random() < 0.5
             answer = extreme(n, bounds, asked_event, latest)
             direct = [
@@ -71,6 +71,10 @@ class Timeline(Number):
             )
         )
         return asked(text, str(answer), "Answer with an integer")
+
+
+def _days(count: int) -> str:
+    return f"{count} day{'s' if count != 1 else ''}"
 
 
 def extreme(n: int, bounds: list[Bound], event: int, latest: bool) -> int | None:

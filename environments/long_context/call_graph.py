@@ -40,7 +40,7 @@ class CallGraph(LongContext):
             at += size
         reach = sorted(names[m] for m in members)
         question = (
-            f"Which functions call `{names[0]}`, directly or through other functions? Comments are no "
+            f"Which functions call `{names[0]}`, directly or through other functions? Comments are not "
             "calls, and imports are left out."
         )
         return told(

@@ -38,13 +38,14 @@ class Chronology(LongContext):
                 other = rng.randrange(i)
                 gap = abs(d - days[other])
                 facts.append(
-                    f"The {name} took place {gap} days {'after' if d > days[other] else 'before'} the {names[other]}."
+                    f"The {name} took place {gap} day{'s' if gap > 1 else ''} "
+                    f"{'after' if d > days[other] else 'before'} the {names[other]}."
                 )
             else:
                 facts.append(f"The {name} took place on {_date(rng, start + timedelta(days=d))}.")
         facts += [
             (
-                f"A {name} of another town, which is not ours, took place on "
+                f"The {name} of another town, which is not ours, took place on "
                 f"{_date(rng, start + timedelta(days=rng.randrange(360)))}."
             )
             for name in names

@@ -28,7 +28,9 @@ class LastState(LongContext):
             if rng.random() < 0.2:
                 line = f"{stamp}: {who} asked to have parcel {parcel} sent to {pick(rng, PLACES)}, which was refused."
             else:
-                to = pick(rng, PLACES)
+                to = where[parcel]
+                while to == where[parcel]:
+                    to = pick(rng, PLACES)
                 line = f"{stamp}: {who} brought parcel {parcel} from {where[parcel]} to {to}."
                 where[parcel] = to
             lines.append(line)

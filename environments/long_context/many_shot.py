@@ -52,6 +52,6 @@ class ManyShot(LongContext):
 
 def _ticket(rng: random.Random, product: str, urgency: str, channel: str) -> str:
     return (
-        f"{pick(rng, PEOPLE)} from {pick(rng, PLACES)} reports by {channel}: {product} out of order since "
+        f"{pick(rng, PEOPLE)} from {pick(rng, PLACES)} reports by {channel}: {product} out of order for "
         f"{2 + int(rng.random() * 20)} hours, urgency {urgency}"
     )

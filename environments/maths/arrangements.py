@@ -20,7 +20,7 @@ class Arrangements(Problem):
     skills = ("combinatorics",)
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        n = (5, 6, 8)[level - 1]
+        n = (6, 7, 8)[level - 1]
         while True:
             pairs = rng.sample(list(combinations(range(n), 2)), level + 2)
             rules: list[Rule] = []

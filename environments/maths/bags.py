@@ -20,8 +20,8 @@ class Bags(Problem):
     skills = ("probability",)
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        names = COLOURS[: 2 + level // 2 + (level == 3)]
-        bags = [[rng.randint(2, 4 + 2 * level) for _ in names] for _ in range(level)]
+        names = COLOURS[: (3, 3, 4)[level - 1]]
+        bags = [[rng.randint(2, 6 + 2 * level) for _ in names] for _ in range(level)]
         drawn = rng.randint(2, 2 + level)
         exactly, least = rng.sample(range(len(names)), 2)
         a, b = rng.randint(1, drawn - 1), 1
@@ -33,8 +33,8 @@ class Bags(Problem):
         contents = [", ".join(f"{k} {c}" for k, c in zip(bag, names, strict=True)) for bag in bags]
         if level == 1:
             text = (
-                f"A bag holds these marbles: {contents[0]}. {drawn} marbles are drawn at once, at random. What is the "
-                f"probability that among them are {event}?"
+                f"A bag holds these marbles: {contents[0]}. At random, {drawn} marbles are drawn at once. What is the "
+                f"probability that {event} are among them?"
             )
             return asked(text, chances[0] / weights[0], "Give an exact fraction")
         asked_bag = rng.randrange(level)

@@ -28,14 +28,15 @@ class Determinant(Problem):
 
 def _pattern(rng: random.Random, x: int, y: int, z: int) -> tuple[str, Callable[[int, int], int]]:
     """A rule for the entries, in words and as a function of (row, column)."""
+    shift = f"{'-' if x < 0 else '+'} {abs(x)}"
     patterns: list[tuple[str, Callable[[int, int], int]]] = [
         (
             f"{x} if i = j, {y} if j = i + 1, {z} if j = i - 1, and 0 otherwise",
             lambda i, j: {0: x, 1: y, -1: z}.get(j - i, 0),
         ),
         (f"{x} if i = j, {y} if i < j, and {z} if i > j", lambda i, j: x if i == j else y if i < j else z),
-        (f"min(i, j) + ({x}) if i = j, and min(i, j) otherwise", lambda i, j: min(i, j) + x * (i == j)),
-        (f"i + ({x}) if i = j, and {y} otherwise", lambda i, j: i + x if i == j else y),
+        (f"min(i, j) {shift} if i = j, and min(i, j) otherwise", lambda i, j: min(i, j) + x * (i == j)),
+        (f"i {shift} if i = j, and {y} otherwise", lambda i, j: i + x if i == j else y),
         (f"{x} + |i - j|", lambda i, j: x + abs(i - j)),
     ]
     return rng.choice(patterns)

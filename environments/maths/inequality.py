@@ -30,8 +30,10 @@ class Inequality(Problem):
                 break
         factors = [f"(x {'-' if p > 0 else '+'} {abs(p)})" if p else "x" for p in points]
         factors = [f + (f"^{k}" if k > 1 else "") for f, k in zip(factors, powers, strict=True)]
-        top, bottom = "".join(factors[poles:]), "".join(factors[:poles])
-        text = f"Solve over the real numbers: {'-' if sign < 0 else ''}{top} / ({bottom}) {relation} 0"
+        # A power of x alone comes first: `(x + 1)^2x` could be read as a power with 2x.
+        top, bottom = ("".join(sorted(part, key=lambda f: f[0] == "(")) for part in (factors[poles:], factors[:poles]))
+        bottom = f"({bottom})" if poles > 1 else bottom
+        text = f"Solve over the real numbers: {'-' if sign < 0 else ''}{top} / {bottom} {relation} 0"
         return asked(text, answer, "Give the solution set as a union of intervals, as in (-inf, 2] U {3} U (5, inf)")
 
 

@@ -6,7 +6,8 @@ import random
 from itertools import product
 
 from environments.base import Draft
-from environments.maths.problem import Problem, asked
+from environments.maths.problem import Problem, asked, linear
+from environments.words import listed
 
 REACH = 24
 """Coordinates are searched to this distance; a minimum below its square is therefore global."""
@@ -27,12 +28,11 @@ class LeastSquares(Problem):
             found = minimum(a, total, parity)
             if found is not None and found < REACH**2:
                 break
-        left = " + ".join(f"({k}){n}" for k, n in zip(a, names, strict=True))
         also = ", with x + y + z odd," if parity else ""
         squares = " + ".join(f"{n}^2" for n in names)
         text = (
-            f"Integers {', '.join(names)}{also} satisfy {left} = {total}. What is the least possible value of "
-            f"{squares}?"
+            f"Integers {listed([*names])}{also} satisfy {linear(a, names)} = {total}. What is the least possible "
+            f"value of {squares}?"
         )
         return asked(text, found, "Answer with an integer")
 

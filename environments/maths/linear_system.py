@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import re
 from itertools import product
 
 from environments.base import Draft
 from environments.images import text_of
-from environments.maths.problem import Problem, asked
+from environments.maths.problem import Problem, asked, factors_of, linear
 from environments.task import Task
 
 
@@ -25,7 +24,7 @@ class LinearSystem(Problem):
             if _determinant(rows):
                 break
         values = [rng.randint(-size, size) for _ in names]
-        lines = [f"{_side(row, names)} = {sum(a * v for a, v in zip(row, values, strict=True))}" for row in rows]
+        lines = [f"{linear(row, names)} = {sum(a * v for a, v in zip(row, values, strict=True))}" for row in rows]
         which = rng.randrange(len(names))
         text = "Solve the system of equations:\n" + "\n".join(lines) + f"\nWhat is {names[which]}?"
         return asked(text, values[which], "Answer with an integer")
@@ -34,17 +33,11 @@ class LinearSystem(Problem):
         """Tries values from -4 to 4."""
         text = text_of(task.prompt[-1])
         sides = [line.split("=") for line in text.splitlines() if "=" in line]
-        rows = [([int(a.replace(" ", "")) for a in re.findall(r"-? ?\d+", left)], int(right)) for left, right in sides]
+        rows = [(factors_of(left, "xyz"[: len(sides)]), int(right)) for left, right in sides]
         for values in product(range(-4, 5), repeat=len(rows)):
             if all(sum(a * v for a, v in zip(row, values, strict=True)) == total for row, total in rows):
                 return str(values["xyz".index(text[text.index("What is ") + 8])])
         return "0"
-
-
-def _side(row: list[int], names: str) -> str:
-    """[2, -1] is `2x - 1y`."""
-    first, *rest = zip(row, names, strict=True)
-    return f"{first[0]}{first[1]}" + "".join(f" {'+' if a > 0 else '-'} {abs(a)}{n}" for a, n in rest)
 
 
 def _determinant(rows: list[list[int]]) -> int:

@@ -25,8 +25,8 @@ class MatrixGame(Problem):
                 break
         table = "\n".join(f"Row {i + 1}: " + ", ".join(map(str, r)) for i, r in enumerate(rows))
         text = (
-            "Rosa chooses a row and Carl a column, secretly and at once. Carl then pays Rosa the entry (if it is "
-            "negative, she pays him):\n"
+            "Rosa chooses a row and Carl a column, secretly and at the same time. Carl then pays Rosa the entry (if it "
+            "is negative, she pays him):\n"
             f"{table}\nBoth play optimally, mixing their choices as they like. What is the value of the game for Rosa?"
         )
         return asked(text, value(rows), "Give an exact integer or fraction")

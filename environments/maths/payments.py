@@ -6,6 +6,7 @@ import random
 
 from environments.base import Draft
 from environments.maths.problem import Problem, asked
+from environments.words import listed
 
 
 class Payments(Problem):
@@ -17,7 +18,7 @@ class Payments(Problem):
     def draw(self, rng: random.Random, level: int) -> Draft:
         while True:
             values = sorted(rng.sample(range(2, 8 + 6 * level), 2 + level))
-            amount = rng.randint(20, 40 * level + 20)
+            amount = rng.randint(50, 40 * level + 60)
             rules = [("any", 0)] * len(values)
             for i in rng.sample(range(len(values)), level):
                 rules[i] = rng.choice(
@@ -28,19 +29,19 @@ class Payments(Problem):
             if (total := count(values, amount, rules, coins)) > 2:
                 break
         words = {
-            "most": "at most {}",
-            "least": "at least {}",
-            "even": "an even number (0 is even)",
-            "odd": "an odd number",
+            "most": "at most {k} of the {v}-cent stamps are used",
+            "least": "at least {k} of the {v}-cent stamps {is_} used",
+            "even": "the number of {v}-cent stamps is even (0 is even)",
+            "odd": "the number of {v}-cent stamps is odd",
         }
         lines = [
-            f"- of the {v}-cent stamps, {words[kind].format(k)} are used"
+            f"- {words[kind].format(k=k, v=v, is_='is' if k == 1 else 'are')}"
             for v, (kind, k) in zip(values, rules, strict=True)
             if kind != "any"
         ]
         lines += [f"- at most {coins} stamps are used in all"] if level == 3 else []
         text = (
-            f"A letter needs exactly {amount} cents. There are stamps of {', '.join(map(str, values))} cents, as "
+            f"A letter needs exactly {amount} cents. There are stamps of {listed([*map(str, values)])} cents, as "
             "many as wanted. "
             "Stamps of the same value do not differ, and the order does not count. In how many ways can the "
             "postage be made, if\n" + "\n".join(lines) + "?"

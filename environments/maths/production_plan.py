@@ -9,6 +9,7 @@ from itertools import combinations
 from environments.base import Draft
 from environments.maths.matrix_game import solve
 from environments.maths.problem import Problem, asked
+from environments.words import listed
 
 GOODS = ("ale", "bread", "cider", "dough")
 MEANS = ("hours of work", "kg of flour", "litres of water", "kWh of power")
@@ -31,12 +32,12 @@ class ProductionPlan(Problem):
                 break
         lines = [
             f"- a crate of {g} brings {profit[j]} euros and takes "
-            + ", ".join(f"{needs[i][j]} {MEANS[i]}" for i in range(m))
+            + listed([amount(needs[i][j], MEANS[i]) for i in range(m)])
             for j, g in enumerate(goods)
         ]
-        has = ", ".join(f"{limits[i]} {MEANS[i]}" for i in range(m))
+        has = listed([amount(limits[i], MEANS[i]) for i in range(m)])
         text = (
-            f"A workshop makes {', '.join(goods)}:\n"
+            f"A workshop makes {listed(goods)}:\n"
             + "\n".join(lines)
             + (
                 f"\nIt has {has}. Fractions of crates can be made and sold. What is the largest possible income, in "
@@ -44,6 +45,11 @@ class ProductionPlan(Problem):
             )
         )
         return asked(text, best, "Give an exact integer or fraction, no unit")
+
+
+def amount(count: int, mean: str) -> str:
+    """`3 hours of work`, `1 hour of work`."""
+    return f"{count} {mean if count > 1 else mean.replace('s of', ' of')}"
 
 
 def optimum(needs: list[list[int]], limits: list[int], profit: list[int]) -> tuple[Fraction, list[Fraction]]:

@@ -7,8 +7,9 @@ import re
 
 from environments.base import Draft
 from environments.images import text_of
-from environments.maths.problem import Problem, asked
+from environments.maths.problem import Problem, asked, factors_of, linear
 from environments.task import Task
+from environments.words import listed
 
 
 class Recurrence(Problem):
@@ -23,11 +24,11 @@ class Recurrence(Problem):
         constant, start = rng.randint(-5, 9), [rng.randint(-3, 6) for _ in range(order)]
         n = (rng.randint(12, 25), rng.randint(200, 5000), rng.randint(10**12, 10**15))[level - 1]
         m = (rng.randint(50, 999), rng.randint(7, 99), rng.randint(7, 40))[level - 1]
-        terms = " + ".join(f"({f})*a(n-{i + 1})" for i, f in enumerate(factors)) + f" + ({constant})"
+        names = [f"{' ' * (abs(f) > 1)}a(n-{i})" for i, f in enumerate(factors, 1)]
+        terms = linear(factors, names, constant)
         text = (
-            f"A sequence begins with {', '.join(f'a({i + 1}) = {a}' for i, a in enumerate(start))}. For every n > "
-            f"{order}, "
-            f"a(n) = {terms}. What is the remainder (from 0 to {m - 1}) when a({n}) is divided by {m}?"
+            f"A sequence begins with {listed([f'a({i}) = {a}' for i, a in enumerate(start, 1)])}. For every n > "
+            f"{order}, a(n) = {terms}. What is the remainder (from 0 to {m - 1}) when a({n}) is divided by {m}?"
         )
         return asked(text, term(factors, constant, start, n, m), "Answer with an integer")
 
@@ -35,7 +36,9 @@ class Recurrence(Problem):
         """Writes out the first 500 terms."""
         text = text_of(task.prompt[-1])
         terms = [int(a) for a in re.findall(r"a\(\d+\) = (-?\d+)", text)]
-        *factors, constant = (int(f) for f in re.findall(r"\((-?\d+)\)(?=\*a|\. What)", text))
+        rule = re.findall(r"a\(n\) = (.*?)\. What", text)[0]
+        factors = factors_of(rule, [f"a(n-{i + 1})" for i in range(len(terms))])
+        constant = int("".join(re.findall(r"([+-]) (\d+)$", rule)[0])) if rule[-1] != ")" else 0
         n, m = (int(x) for x in re.findall(r"when a\((\d+)\) is divided by (\d+)", text)[0])
         while len(terms) < min(n, 500):
             terms.append(sum(f * a for f, a in zip(factors, reversed(terms), strict=False)) + constant)

@@ -40,7 +40,7 @@ class Remainders(Problem):
             lines.append(f"- in groups of {m}, {subject} would leave {left} over")
             rules.append((factor, extra, left, m))
         text = (
-            f"{who} {does} and keeps finding some {what} left over:\n"
+            f"{who} {does} and looks at how many {what} are left over:\n"
             + "\n".join(lines)
             + f"\nThere are at least {least} {what}. What is the smallest number of {what} that fits all of this?"
         )

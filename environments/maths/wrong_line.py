@@ -21,10 +21,10 @@ class WrongLine(Problem):
     skills = ("verification", "algebra")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        sides = (2 * level - 1, level)
+        sides = (2 * level, level)
+        slip = rng.choice([None, *range(1, sum(sides) + 3)])
         while True:
             start: Equation = tuple([("bracket", _any(rng), _any(rng), _any(rng)) for _ in range(k)] for k in sides)  # type: ignore[assignment]
-            slip = rng.choice([None, *range(1, sum(sides) + 3)])
             lines = derive(start, slip, rng)
             wrong = [i for i in range(1, len(lines)) if root(lines[i]) != root(lines[i - 1])] if lines else []
             if lines and wrong == ([] if slip is None else [slip]):
@@ -107,11 +107,9 @@ def show(line: Equation) -> str:
     for side in line:
         words = ""
         for kind, c, a, b in side:
-            body = (
-                f"{abs(c)}({a}x {'-' if b < 0 else '+'} {abs(b)})"
-                if kind == "bracket"
-                else f"{abs(c)}{'x' if kind == 'x' else ''}"
-            )
+            factor = "" if abs(c) == 1 and kind != "n" else str(abs(c))
+            inner = f"({'-' if a == -1 else a}x {'-' if b < 0 else '+'} {abs(b)})"
+            body = factor + {"bracket": inner, "x": "x", "n": ""}[kind]
             words += f" {'-' if c < 0 else '+'} {body}" if words else f"{'-' if c < 0 else ''}{body}"
         texts.append(words)
     return " = ".join(texts)

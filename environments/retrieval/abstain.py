@@ -34,7 +34,7 @@ class Abstain(Research):
         names = {f["name"] for f in all_firms}
         questions, answers, plan = list[str](), list[str](), list[str]()
         for place, firm in enumerate(all_firms):
-            field, asked = rng.choice(list(NO_ANSWER)), place < 1 + level
+            field, asked = rng.choice(list(NO_ANSWER)), place < 2 + level
             kind = rng.choice(["there", "there", "there", "silent", "sounds", "absent"]) if asked else "there"
             text = portrait(rng, firm, without=(field,) if kind in ("silent", "sounds") else ())
             if kind == "sounds":

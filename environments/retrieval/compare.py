@@ -40,7 +40,7 @@ class Compare(Research):
             text = portrait(rng, firm, without=(field,))
             gap = firm[field] - other[field]
             if level > 1 and rng.random() < 0.6:
-                how = f"{abs(gap)} {'years' if field == 'founded' else 'people'}"
+                how = f"{abs(gap)} {'people' if field == 'staff' else 'year' if abs(gap) == 1 else 'years'}"
                 if field == "founded":
                     text += f" It was founded {how} {'after' if gap > 0 else 'before'} {other['name']}."
                 else:

@@ -18,7 +18,7 @@ class Count(Research):
     skills = ("aggregation", "search")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        count = (16, 40, 80)[level - 1]
+        count = (30, 50, 80)[level - 1]
         shelf, all_firms = Shelf(rng), firms(rng, count, towns=2 + level)
         town = rng.choice(sorted({f["town"] for f in all_firms}))
         year, staff = rng.randint(1950, 2000), rng.randrange(500, 3500, 500)
@@ -36,11 +36,9 @@ class Count(Research):
                 plan.append(key)
             counts = fate >= 0.25 and firm["town"] == town and firm["founded"] < year
             total += counts and (level == 1 or firm["staff"] > staff)
-        more = "" if level == 1 else f", and employ more than {staff} people"
-        question = (
-            f"How many companies have their seat in {town} now, are not closed, were founded before {year}{more}? "
-            "Answer with the number."
-        )
+        last = f"were founded before {year}"
+        last = f"and {last}" if level == 1 else f"{last} and employ more than {staff} people"
+        question = f"How many companies have their seat in {town} now, are not closed, {last}? Answer with the number."
         draft = self.draft(question, shelf, str(total), plan)
         looks = [["search", {"query": town, "page": p}] for p in range(1, -(-len(plan) // HITS) + 1)]
         draft.info["plan"] = looks + draft.info["plan"]

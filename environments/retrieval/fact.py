@@ -30,6 +30,7 @@ class Fact(Research):
             facts.remove("founder")
         keys = {f["name"]: shelf.add(headline(rng, f), portrait(rng, f)) for f in all_firms}
         asked = rng.choice(facts)
-        question = ASKED[asked].format(described)
+        form = "name" if asked in ("founder", "head") else "number"
+        question = f"{ASKED[asked].format(described)} Answer with the {form} only."
         answer = str(firm[asked])
         return self.draft(question, shelf, answer, [f"{firm['town']} {firm['product']}", keys[firm["name"]]])

@@ -63,7 +63,7 @@ class Latest(Research):
                 answers.append(holds)
                 plan += [firm["name"], *mine]
         question = (
-            f"What is, by the latest valid document, {words.listed(asked)}? A document is dated; a later fact "
+            f"By the latest valid documents, give {words.listed(asked)}. Documents are dated; a later fact "
             "replaces an earlier one; plans, rumours and reports that were corrected do not count. Answer with the "
             "values in this order, separated by commas, without units."
         )

@@ -38,8 +38,9 @@ class Namesake(Research):
                     "born": words.town(rng), "lives": words.town(rng), "partner": words.person(rng),
                     "prize": str(rng.randint(1970, 2020)),
                 }  # fmt: skip
+                article = "an" if job[0] in "aeiou" else "a"
                 first = shelf.add(
-                    f"{name} ({job})", f"{name} works as a {job} for {firm}. The {book} is their invention."
+                    f"{name} ({job})", f"{name} works as {article} {job} for {firm}. The {book} is their invention."
                 )
                 parts = [FACTS[f][0].format(n=name, v=v) for f, v in values.items()]
                 rng.shuffle(parts)

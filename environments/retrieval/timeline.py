@@ -40,7 +40,8 @@ class Timeline(Research):
                 if place and rng.random() < 0.3 + 0.2 * level:
                     other = rng.choice(events[:place])
                     gap = offsets[event] - offsets[other]
-                    when = f"{abs(gap)} days {'after' if gap > 0 else 'before'} {other}"
+                    days = f"{abs(gap)} day{'s' if abs(gap) > 1 else ''}"
+                    when = f"{days} {'after' if gap > 0 else 'before'} {other}"
                 lines = [f"At {company}, {event} was {when}.", *rng.sample(FILLER, 2)]
                 rng.shuffle(lines)
                 keys[event] = shelf.add(

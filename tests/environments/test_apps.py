@@ -6,7 +6,9 @@ import asyncio
 import datetime
 import itertools
 import json
+import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ from environments.apps.rows import ROWS
 from environments.catalogue import resolve
 from environments.task import Task
 from environments.tools import call_tool, calling
+from tests.environments.family_cases import clumsy
 
 NAMES = [row.id for row in ROWS if row.id != "apps/calendar"]
 Call = tuple[str, dict[str, Any]]
@@ -71,6 +74,36 @@ def test_looking_around_and_refused_calls_are_free(name: str) -> None:
             *((tool["name"], {}) for tool in env.tools(task) if tool["parameters"]["required"]),
         ]
         assert grade(env, task, [*noise, *reads[::-1], *calls, *noise], f" `{answer.upper()}`. ") == 1.0
+
+
+@pytest.mark.parametrize("name", [row.id for row in ROWS])
+def test_prompts_have_no_slips(name: str) -> None:
+    assert not clumsy(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_doing_nothing_is_seldom_right(name: str) -> None:
+    env = resolve(name)
+    for level in (1, 2):
+        idle = Counter(d.answer for i in range(200) for d in [env.draw(random.Random(i), level)] if not d.info["want"])
+        assert max(idle.values(), default=0) <= 44, (level, idle.most_common(1))
+
+
+def test_an_outcome_may_be_in_bold_or_quotes() -> None:
+    for name in ("apps/banking", "apps/mailbox"):
+        for task in tasks(name):
+            env = resolve(name)
+            calls, answer = env.solve(task)
+            for mark in ("**", "`", '"', ""):
+                said = ", ".join(f"{mark}{part}{mark}" for part in answer.split(", "))
+                assert grade(env, task, calls, f"{said}.") == 1.0, said
+
+
+def test_no_issue_was_updated_before_it_was_created() -> None:
+    env = resolve("apps/issues")
+    for index in range(20):
+        for issue in env.task("train", index, 3).info["db"]["issues"].values():
+            assert issue["created"] <= issue["updated"]
 
 
 ANY_ORDER = "mailbox helpdesk inventory issues ledger leave drive_audit chat_decisions minutes shop_orders pipeline"
@@ -243,7 +276,7 @@ def test_duplicates_follow_from_the_contacts() -> None:
 def test_leave_is_decided_day_by_day() -> None:
     """`leave`, by walking through the days of each request with the numbers that the prompt states."""
     env = resolve("apps/leave")
-    for index, level in itertools.product(range(6), (1, 2, 3)):
+    for index, level in itertools.product((*range(6), 24), (1, 2, 3)):  # in 24, somebody has two leaves on one day
         task = env.task("train", index, level)
         db, prompt = json.loads(json.dumps(task.info["db"])), task.prompt[0]["content"]
         notice = int(re.search(r"fewer than (\d+) days", prompt)[1])  # type: ignore[index]
@@ -271,7 +304,7 @@ def test_leave_is_decided_day_by_day() -> None:
                 row["status"] = "overlap"
             elif any(c["first"] <= d <= c["last"] for c in blocked for d in mine):
                 row["status"] = "blocked_period"
-            elif any(sum(d in days(r) for r in team) >= most for d in mine):
+            elif any(len({r["person"] for r in team if d in days(r)}) >= most for d in mine):
                 row["status"] = "understaffed"
             elif len(mine) > person["left"]:
                 row["status"] = "no_balance"

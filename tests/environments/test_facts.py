@@ -13,6 +13,7 @@ from environments.catalogue import resolve
 from environments.facts.form import lines_of
 from environments.facts.rows import ROWS
 from environments.task import Task
+from tests.environments.family_cases import clumsy
 
 NAMES = [row.id for row in ROWS]
 
@@ -41,6 +42,27 @@ def test_each_claim_is_checked(name: str) -> None:
         assert not grade(env, task, "Here it is:\n" + lines_of(gold)).solved
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_prompts_have_no_slips(name: str) -> None:
+    assert not clumsy(name)
+
+
+def test_no_sentence_is_told_twice_and_roles_stand_beside_their_names() -> None:
+    for _, task in tasks("facts/premise", 10):
+        for portrait in task.prompt[0]["content"].split("\n\n")[:-1]:
+            lines = re.split(r"(?<=\.) ", portrait)
+            assert len(set(lines)) == len(lines), portrait
+    for _, task in tasks("facts/quotes", 10):
+        present = task.prompt[0]["content"].partition("\n")[0]
+        assert not re.search(r"the \w+, [A-Z]", present), present  # whose role is it: of the one before or after?
+
+
+def test_bounds_of_claims_are_sizes() -> None:
+    env = resolve("facts/verify")
+    for index in range(60):
+        assert not re.search(r"more than (-|[01] )", env.task("train", index, 3).prompt[0]["content"])
+
+
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("facts/report", "facts/certainty", "facts/proofread")])
 def test_abstaining_is_sometimes_right_and_never_always(name: str) -> None:
     env = resolve(name)
@@ -64,7 +86,7 @@ def test_order_follows_from_the_text() -> None:
         (f"Did {name} arrive before {name}", 1),
         (f"Was {name} later than {name}", -1),
         (f"Did {name} arrive after {name}", -1),
-        (f"Was {name} there first, and {name}", 1),
+        (f"Was {name} there first, and did {name}", 1),
         (f"wrong that {name} arrived before {name}", -1),
         (f"wrong that {name} was earlier than {name}", -1),
     ]
@@ -81,7 +103,7 @@ def test_order_follows_from_the_text() -> None:
 
 def test_chances_may_be_written_in_any_exact_way() -> None:
     env = resolve("facts/certainty")
-    for text in ("3/8", "0.375", "37.5%", "37.5 %", ".375", "6/16"):
+    for text in ("3/8", "0.375", "37.5%", "37.5 %", ".375", "6/16", "$\\frac{3}{8}$", "**3/8**", "`3/8`."):
         assert env.same(text, "3/8"), text
     for text in ("0.38", "38%", "3/8 or so", "about 3/8", "", "%", "3", "nan", "1e-1"):
         assert not env.same(text, "3/8"), text

@@ -18,6 +18,7 @@ from environments.games.word_guess import WORDS, marks
 from environments.runner import run_episode, scripted
 from environments.task import Task
 from environments.tools import calling
+from tests.environments.family_cases import clumsy
 
 Moves = list[tuple[str, dict[str, Any]]]
 
@@ -135,6 +136,17 @@ def test_only_a_victory_is_worth_anything(name: str, level: int) -> None:
         task = resolve(f"games/{name}").task("train", index, level)
         assert _reward(task, LOSERS[name](task)) == 0.0
         assert _reward(task, WINNERS[name](task)) == 1.0
+
+
+def test_no_room_is_solved_by_a_step_or_two() -> None:
+    for level, least in ((1, 4), (2, 10), (3, 24)):
+        for index in range(5):
+            assert len(resolve("games/sokoban").task("train", index, level).info["way"]) >= least
+
+
+@pytest.mark.parametrize("name", sorted(LOSERS))
+def test_prompts_have_no_slips(name: str) -> None:
+    assert not clumsy(f"games/{name}", 4 if name not in ("colony_plan", "haggle") else 20)
 
 
 def test_every_game_is_in_the_tables() -> None:

@@ -7,9 +7,12 @@ import re
 
 import pytest
 
-from environments.catalogue import CATALOGUE
+from environments.catalogue import CATALOGUE, resolve
+from environments.check.drawing import draw
+from environments.check.report import CheckReport
+from environments.instructions import json_record
 from environments.task import Task
-from tests.environments.family_cases import reward, tasks
+from tests.environments.family_cases import clumsy, reward, tasks
 
 FREE = (
     "instructions/stacked",
@@ -75,6 +78,54 @@ def test_free_texts_are_right_by_their_rules_and_each_rule_counts(name: str) -> 
         wrong = [broken(r, text) for r in task.info["rules"] if "section" not in r]
         for bad in (asked, text.split()[0], text[: len(text) // 2], *wrong):
             assert reward(env, task, bad) == 0.0, (name, task.info["rules"], bad)
+
+
+@pytest.mark.parametrize("name", [n for n in CATALOGUE if n.startswith("instructions/")])
+def test_prompts_have_no_slips(name: str) -> None:
+    assert not clumsy(name)
+    assert not [g for g in json_record.GOODS if g.endswith("s")], "their plural is made by an s"
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_every_rule_that_is_graded_is_told(name: str) -> None:
+    for _, task in tasks(name, 6):
+        said = "\n".join(m["content"] for m in task.prompt)
+        for rule in task.info["rules"]:
+            if rule["rule"] in ("prose", "varied"):
+                wanted = ["more than a quarter"]
+            elif rule["rule"] == "avoid_characters":
+                names = {",": "comma", ";": "semicolon", "!": "exclamation mark", "?": "question mark"}
+                shown = "".join(re.findall(r"characters `([^`]*)`", said))
+                wanted = [names.get(c, f"letter {c}") for c in rule["characters"] if c not in shown]
+            elif rule["rule"] == "order":
+                spoken = (" and ".join(f"`{p}`" for p in rule["phrases"]), ", ".join(rule["phrases"]))
+                wanted = [next((s for s in spoken if s in said), "the order that is graded")]
+            elif rule["rule"] == "no_first_person":
+                wanted = ["first person"]
+            else:
+                wanted = rule.get("phrases") or [rule.get("phrase", "")]
+            assert all(w.strip() in said for w in wanted), (rule, said)
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_the_gate_knows_that_a_text_judged_by_rules_has_no_answer(name: str) -> None:
+    env, report = resolve(name), CheckReport(name)
+    assert list(draw(env, 1, report)) and not report.findings["varied"].failed, report.findings["varied"]
+
+
+def test_a_first_word_may_be_followed_by_a_comma() -> None:
+    for env, task in tasks("instructions/stacked", 20):
+        first = [r["phrase"] for r in task.info["rules"] if r["rule"] == "starts"]
+        commas = any("," in r.get("characters", "") for r in task.info["rules"])
+        if first and not commas:
+            text = task.info["example"].replace(f"{first[0]} ", f"{first[0]}, ", 1)
+            assert reward(env, task, text) == 1.0
+
+
+def test_a_delivery_is_wanted_after_the_day_that_was_announced() -> None:
+    for _, task in tasks("instructions/register", 20):
+        announced, wanted = re.search(r"on (\d+) \w+ like .* by (\d+) ", task.prompt[0]["content"]).groups()
+        assert int(announced) < int(wanted)
 
 
 def test_a_rule_of_one_section_does_not_reach_another() -> None:

@@ -15,7 +15,7 @@ from environments.logic.puzzle import grid_of
 from environments.logic.skyscrapers import seen, solve
 from environments.logic.timeline import extreme
 from rewards.items import items, same_items
-from tests.environments.family_cases import reward, tasks
+from tests.environments.family_cases import clumsy, reward, tasks
 
 NAMES = [n for n in CATALOGUE if n.startswith("logic/")]
 UNORDERED = {"logic/must_follow", "logic/policy_rules", "logic/product_rules"}
@@ -58,13 +58,73 @@ def test_layout_does_not_count_and_near_misses_are_wrong(name: str) -> None:
             assert reward(env, task, wrong) == 0.0, (task.answer, wrong)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_prompts_have_no_slips(name: str) -> None:
+    assert not clumsy(name)
+
+
+def test_negations_are_told_without_ambiguity() -> None:
+    """`All A are not B` may mean that not all of them are."""
+    for _, task in tasks("logic/must_follow", 20):
+        text = task.prompt[0]["content"].replace("people who are not ", "non-")
+        assert not re.search(r"\bAll .* are not ", text), text
+
+
+def test_days_follow_from_the_rules_as_they_are_told() -> None:
+    for _, task in tasks("logic/timeline"):
+        text, most = task.prompt[0]["content"], {}  # (x, y) -> the most days by which y may be after x
+        for line in re.findall(r"^- (.*)\.$", text, re.M):
+            found = re.fullmatch(r"(.+?) is (?:at (least|most) (\d+) days? after|not before) (.+)", line)
+            assert found, line
+            y, kind, days, x = found[1].lower(), found[2], int(found[3] or 0), found[4]
+            key, bound = ((x, y), days) if kind == "most" else ((y, x), -days)
+            most[key] = min(bound, most.get(key, bound))
+        events = sorted({e for pair in most for e in pair})
+        for m, x, y in product(events, repeat=3):
+            if (x, m) in most and (m, y) in most:
+                most[x, y] = min(most.get((x, y), 10**6), most[x, m] + most[m, y])
+        latest, event = re.search(r"What is the (latest|earliest) possible day of (.+?)\?", text).groups()
+        assert int(task.answer) == (most["day 0", event] if latest == "latest" else -most[event, "day 0"])
+
+
+def test_nobody_stands_where_somebody_else_does() -> None:
+    ways, sides = ("north", "east", "south", "west"), ("in front of", "to the right of", "behind", "to the left of")
+    for _, task in tasks("logic/floor_plan", 20):
+        text = task.prompt[0]["content"]
+        first, way = re.search(r"- (\w+) faces (north|east|south|west)\.", text).groups()
+        facing, at = {first: ways.index(way)}, {first: (0, 0)}
+        turns = dict(re.findall(r"- (\w+) faces (the same way as|the opposite way to|to where) ", text))
+        others = dict(re.findall(r"- (\w+) faces (?:the same way as |the opposite way to |to where )(\w+)", text))
+        hands = dict(re.findall(r"- (\w+) faces to where \w+'s (right|left) hand", text))
+        stands = re.findall(rf"- (\w+) stands (\d+) metres? ({'|'.join(sides)}) (\w+)\.", text)
+        while len(at) < len(stands) + 1 or len(facing) < len(at):
+            for p, q in others.items():
+                turn = {"the same way as": 0, "the opposite way to": 2}.get(
+                    turns[p], 1 if hands.get(p) == "right" else 3
+                )
+                if q in facing:
+                    facing[p] = (facing[q] + turn) % 4
+            for p, steps, side, q in stands:
+                if q in at and q in facing:
+                    dx, dy = ((0, 1), (1, 0), (0, -1), (-1, 0))[(facing[q] + sides.index(side)) % 4]
+                    at[p] = (at[q][0] + int(steps) * dx, at[q][1] + int(steps) * dy)
+        assert len(set(at.values())) == len(at), text
+        seer, seen_one = re.search(r"Seen by (\w+), where is (\w+)\?", text).groups()
+        x, y = at[seen_one][0] - at[seer][0], at[seen_one][1] - at[seer][1]
+        ahead, right = ((y, x), (x, -y), (-y, -x), (-x, y))[facing[seer]]
+        assert task.answer == f"{ahead}, {right}"
+
+
 def test_a_grid_without_rows_is_none() -> None:
+    assert grid_of("\\texttt{\\#./.\\#}") == ["#.", ".#"]
     assert grid_of("12/21") == grid_of("1 2 / 2 1") == grid_of("12\n21") == ["12", "21"] != grid_of("1 2 2 1")
     assert grid_of("") is None and grid_of("12/2?") is None and grid_of("/") is None
 
 
 def test_items_are_read_whole() -> None:
     assert items("{Ann,  bob smith}.") == ["ann", "bob smith"] and items("a, , b") is None and items("") is None
+    assert items("\\text{Ann}, \\text{bob smith}") == items("\\text{Ann,\\ bob smith}") == ["ann", "bob smith"]
+    assert items("\\{\\texttt{load\\_it\\_7}, **b**\\}.") == ["load_it_7", "b"] and items("\\frac{a}{b}") is None
     assert same_items("b; a", "a, b", ordered=False) and not same_items("b, a", "a, b")
     assert not same_items("a, a, b", "a, b", ordered=False)
 

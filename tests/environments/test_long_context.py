@@ -12,7 +12,7 @@ from environments.catalogue import CATALOGUE, resolve
 from environments.check import check
 from environments.long_context.document import LENGTHS
 from environments.task import Task
-from tests.environments.family_cases import reward
+from tests.environments.family_cases import clumsy, reward
 
 NAMES = [n for n in CATALOGUE if n.startswith("long_context/")]
 
@@ -62,6 +62,17 @@ def test_the_check_draws_few_of_the_long_levels() -> None:
     }
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_prompts_have_no_slips(name: str) -> None:
+    assert not clumsy(name, 3 if name != "long_context/chronology" else 20)
+
+
+def test_a_name_may_be_written_in_latex() -> None:
+    for env, task in some("long_context/call_graph"):
+        escaped = task.answer.replace("_", "\\_").replace(", ", "}, \\text{")
+        assert reward(env, task, f"\\boxed{{\\text{{{escaped}}}}}") == 1.0
+
+
 def test_variables_run_as_python() -> None:
     for _, task in some("long_context/variables"):
         values: dict[str, int] = {}
@@ -72,6 +83,7 @@ def test_variables_run_as_python() -> None:
 def test_the_last_place_counts() -> None:
     for _, task in some("long_context/last_state"):
         where = {}
+        assert not re.search(r"from (\w+) to \1\.", task.prompt[0]["content"]), "a parcel is moved to where it is"
         for line in document(task):
             if moved := re.search(r"parcel (P\d+) (?:is in (\w+)\.|from \w+ to (\w+)\.)", line):
                 where[moved[1]] = moved[2] or moved[3]

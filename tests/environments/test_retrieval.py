@@ -7,6 +7,7 @@ import datetime
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -19,6 +20,7 @@ from environments.retrieval.chain import RELATIONS
 from environments.retrieval.rows import ROWS
 from environments.task import Task
 from environments.tools import calling
+from tests.environments.family_cases import clumsy, slips
 
 NAMES = [row.id.partition("/")[2] for row in ROWS]
 LEVELS = (1, 2, 3)
@@ -48,6 +50,27 @@ def test_only_the_answer_alone_is_right(name: str) -> None:
         wrong += [", ".join(parts[1:])] if len(parts) > 1 else []
         wrong += [", ".join([*parts[:-1], "D1234x"])]
         assert not any(grade(env, task, text) for text in wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_question_says_the_form_of_its_answer(name: str) -> None:
+    for _, task in tasks(name):
+        assert re.search(r"[Aa]nswer with|in this order, separated by commas", task.prompt[0]["content"]), task.id
+    assert not clumsy(f"retrieval/{name}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_answer_is_so_frequent_that_it_is_worth_guessing(name: str) -> None:
+    env = resolve(f"retrieval/{name}")
+    answers = Counter(env.draw(random.Random(i), 1).answer for i in range(200))
+    assert answers.most_common(1)[0][1] <= 44, answers.most_common(1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_have_no_slips(name: str) -> None:
+    """Rare ones too: a distance of one day or year."""
+    told = [text for _, task in tasks(name, 40 if name in ("timeline", "compare") else 4) for text in texts(task)]
+    assert not slips("\n".join(told))
 
 
 def test_order_matters_in_lists_and_not_in_sets() -> None:
@@ -102,7 +125,7 @@ def in_order(task: Task) -> str:
         for text in texts(task):
             if m := re.search(rf"At {company}, (.+?) was on (\d+ \w+ \d+)\.", text):
                 at[m[1]] = datetime.datetime.strptime(m[2], "%d %B %Y").date()
-            elif (m := re.search(rf"At {company}, (.+?) was (\d+) days (after|before) (.+?)\.", text)) and m[4] in at:
+            elif (m := re.search(rf"At {company}, (.+?) was (\d+) days? (after|before) (.+?)\.", text)) and m[4] in at:
                 at[m[1]] = at[m[4]] + datetime.timedelta(int(m[2]) * (1 if m[3] == "after" else -1))
     return ", ".join(letters[event] for event in sorted(at, key=lambda e: at[e]))
 

@@ -12,6 +12,8 @@ from rewards.grade import GradeStatus
 CASES = [
     ({"rule": "words", "least": 2, "most": 3}, "one well-known don't", "one"),
     ({"rule": "sentences", "count": 2}, "It is 3.5 now. Go!", "Only one here."),
+    ({"rule": "sentences", "count": 2}, '"It rains." A boy said so.', '"It rains. A boy said so, too. He did."'),
+    ({"rule": "words", "least": 3, "most": 3}, "A naïve café", "A naïve"),
     ({"rule": "paragraphs", "count": 2}, "a\n\nb", "a\nb"),
     ({"rule": "lines", "count": 2}, "a\n\nb\n", "a"),
     ({"rule": "line_words", "count": 2}, "a b\nc d", "a b\nc"),
@@ -21,19 +23,23 @@ CASES = [
     ({"rule": "avoid", "phrases": ["and", "but"]}, "Sandy buttons", "this, BUT that"),
     ({"rule": "avoid_characters", "characters": "q,"}, "fine", "Quick"),
     ({"rule": "starts", "phrase": "Dear"}, "  Dear you", "dear you"),
+    ({"rule": "starts", "phrase": "Once"}, "Once, a cat came.", "Onces came a cat."),
     ({"rule": "ends", "phrase": "bye."}, "So bye.\n", "bye"),
+    ({"rule": "ends", "phrase": "over and out"}, "The sea is calm. Over and out.", "Over and out, I say"),
     ({"rule": "lower_case"}, "all low 1", "Not low"),
     ({"rule": "upper_case"}, "ALL UP 1", "ALL UPp"),
     ({"rule": "no_contractions"}, "Anna's cat does not", "it doesn\N{RIGHT SINGLE QUOTATION MARK}t"),
     ({"rule": "no_first_person"}, "The island is mined.", "This is my island."),
     ({"rule": "no_digits"}, "seven", "7"),
     ({"rule": "order", "phrases": ["one", "two"]}, "One then two", "two then one"),
+    ({"rule": "order", "phrases": ["map", "bell"]}, "A bell, a map, a bell", "The maps and a bell"),
     ({"rule": "different_starts"}, "The a. One b.", "The a. the b."),
     ({"rule": "acrostic", "word": "ab"}, "Ah\nbe", "Ah\nce"),
     ({"rule": "line_mentions", "line": 2, "phrase": "sea"}, "a\nthe sea", "the sea\nseason"),
     ({"rule": "headings", "titles": ["A", "B"]}, "## A\nx\n## B\ny", "## B\nx\n## A\ny"),
     ({"rule": "varied"}, "one two three four", "one two one"),
     ({"rule": "prose", "least": 2}, "The cat sleeps. A dog barks.", "word word word word. word word."),
+    ({"rule": "prose", "least": 2}, 'The cat sleeps. "A dog barks."', 'The cat sleeps. "A dog barks"'),
 ]
 
 
