@@ -6,7 +6,7 @@ import random
 from itertools import combinations
 
 from environments.base import Draft
-from environments.cad.model import Feature, expression, shape
+from environments.cad.model import LIMITS, Feature, expression, shape
 from environments.cad.solid import MANUAL
 from environments.question import Question
 
@@ -18,6 +18,7 @@ class Clashes(Question):
 
     id = "cad/clashes"
     domain = "cad"
+    limits = LIMITS
     skills = ("geometry", "spatial")
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -227,7 +227,8 @@ def _words(spec: dict[str, Any]) -> str:
             "- `pin(key, on)` with True or False protects an entry from eviction or ends that; returns None; "
             "ValueError for a key that is not there. A pin outlives a replacement of the value, and does not stop "
             "expiry. If put finds nothing left to evict it raises ValueError: the entries evicted until then are "
-            "gone but are not counted in stats, nothing is stored, and an old version of the key stays as it was."
+            "gone but are not counted in stats, nothing is stored, and an old version of the key stays as it was (one "
+            "that has expired is gone in any case)."
         )
     return "\n".join(lines)
 

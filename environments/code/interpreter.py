@@ -224,8 +224,9 @@ def _manual(spec: dict[str, Any]) -> str:
             "Definitions may call themselves. They may stand inside of loops and conditionals."
         )
     lines.append(
-        "Errors are ValueErrors: too few values on the stack, an unknown word, and those named above. Structures in "
-        "our tests are always complete."
+        "Errors are ValueErrors, and happen only where the program gets to them: too few values on the stack, an "
+        "unknown word that is to be run (not one in a part that is left out), and those named above. Structures in our "
+        "tests are always complete."
     )
     return "\n".join(lines)
 

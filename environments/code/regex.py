@@ -70,7 +70,7 @@ class Regex(Workspace):
         return [("write_file", {"path": "pattern.txt", "text": pattern + "\n"})], "done"
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
-        pattern = (await read_text(place, "pattern.txt") or "").removesuffix("\n")
+        pattern = (await read_text(place, "pattern.txt") or "").removesuffix("\n").removesuffix("\r")
         if not 0 < len(pattern) <= _MAX_PATTERN or "\n" in pattern:
             return Grade.outcome(False, found=pattern[:500])
         texts = task.info["texts"]

@@ -31,7 +31,8 @@ class TranslateC(Program):
             f"legacy.c holds the function `{name}` of an old controller (32-bit int, compiled without undefined "
             f"behaviour). Port it: write solution.py with a Python function `{name}(x, y)` that takes and returns "
             "ints from 0 to 2**32 - 1 and gives exactly what the C function gives for all of them. Standard library "
-            "only; it must not use ctypes or start other programs. Answer `done`."
+            "only; it must not use ctypes or start other programs (none of the words "
+            f"{', '.join(self.banned)} may stand in the file). Answer `done`."
         )
         pairs = [(0, 0), (1, 0), (0, 2**32 - 1), (2**32 - 1, 2**32 - 1), (2**31, 1)]
         pairs += [(rng.getrandbits(rng.choice((4, 8, 16, 32))), rng.getrandbits(32)) for _ in range(60)]

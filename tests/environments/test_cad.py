@@ -143,6 +143,7 @@ def test_volume_and_clashes_and_packing_read_other_words_of_the_answer() -> None
         places = json.loads(task.answer)
         other = {n: p | {"rotate": [a + 360 for a in p["rotate"]]} for n, p in places.items()}
         assert _said(task, json.dumps(other)).reward == 1.0
+        assert _said(task, f"```json\n{json.dumps(other, indent=1)}\n```").reward == 1.0
         places["A"]["translate"][0] += 4
         assert _said(task, json.dumps(places)).reward == 0.0
         places["A"]["translate"] = [1e308 * 10, 0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from places import Place, place_at
 
 from environments.catalogue import resolve
 from environments.code.fewer_steps import _SLOW, _text, meant, run
+from environments.code.program import plain, result
 from environments.task import Task
 
 FIB = """
@@ -253,7 +255,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, list[str]]] = {
             "texts": ["5", "4", "05", "25", "26", "19", "", "1", "10", "20\n", "2\u0665"],
         },
         "pattern.txt",
-        "[5-9]|1\\d|2[0-5]\n",
+        "[5-9]|1\\d|2[0-5]\r\n",
         ["\\d+", "[5-9]|[12][0-9]", "5|9|1[0-9]", "(", "[5-9]|1\\d|2[0-5]\n\n", "(x+x+)+y|5"],
     ),
 }
@@ -324,3 +326,36 @@ def test_steps_are_counted_and_both_programs_compute_the_same(place: Place) -> N
         assert reward(place, env.id, task, "fast.asm", "; mine\nset r9 5\n" + fast.replace("\n", " ; x\n")) == 1.0
         for text in (slow, fast.replace("add r0", "sub r0"), fast + "nonsense r0\n", "halt\n", "a:\njmp a\n"):
             assert reward(place, env.id, task, "fast.asm", text) == 0.0
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_the_slow_program_is_never_fast_enough(level: int) -> None:
+    env: Any = resolve("code/fewer_steps")
+    for index in range(60):
+        info = env.task("train", index, level).info
+        slow = _text(info["parts"], _SLOW)
+        assert any(run(slow, inputs, 2 * info["budget"]) is None for inputs in info["inputs"]), info["parts"]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_no_constant_counts_the_words(level: int) -> None:
+    env: Any = resolve("code/count_words")
+    for index in range(40):
+        task = env.task("train", index, level)
+        found = [plain(result(env.reference, case, task.info["spec"])) for case in env.cases(task)]
+        assert len({*found[-5:]}) >= 3, task.info["spec"]  # lengths of 40 and more
+
+
+TOLD = {
+    "code/cache": (3, 0, r"(?s)Entries never expire|expired is gone in any case"),
+    "code/interpreter": (1, 0, "unknown word that is to be run"),
+    "code/kill_mutants": (1, 0, "two zones mixed up"),
+    "code/translate_c": (1, 0, "none of the words ctypes, "),
+}
+"""Level, index and words of the prompt: what the grader asks for, and a reader could take otherwise."""
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_graded_is_told(name: str) -> None:
+    level, index, words = TOLD[name]
+    assert re.search(words, str(resolve(name).task("train", index, level).prompt[0]["content"]))

@@ -32,7 +32,7 @@ OTHER: dict[str, tuple[str, str, str]] = {  # a right repair that is not the ora
     "migration": (
         "cents",
         'return sign * (int(whole) * 100 + int((part + "00")[:2]))',
-        "return round(float(euros) * 100)",
+        'return int(__import__("decimal").Decimal(euros) * 100)',  # its error at `x.y` is no ValueError
     ),
     "off_by_one": ("count", "max(1, -(-total // size))", "(total + size - 1) // size or 1"),
     "path_traversal": (
