@@ -274,7 +274,11 @@ def _program(rng: random.Random, spec: dict[str, Any]) -> str:
     for _ in range(1 + level):
         if names and rng.random() < 0.6:
             name = rng.choice(names)
+            before = known[:]
+            if name == w["over"]:  # bodies before this one may say it: if it called them, they would never end
+                known.clear()
             inner = [w["dup"] if t == name else t for t in body(1, False)]
+            known[:] = before
             out += [w["define"], name, *inner, w["end"]]
             names.remove(name)  # bodies call only what was defined before them: every program halts
             known.append(name)

@@ -346,6 +346,15 @@ def test_no_constant_counts_the_words(level: int) -> None:
         assert len({*found[-5:]}) >= 3, task.info["spec"]  # lengths of 40 and more
 
 
+def test_programs_of_the_stack_language_halt() -> None:
+    """A word that is hidden by a later one must not lead back to those that use it."""
+    env: Any = resolve("code/interpreter")
+    for index in range(60):
+        task = env.task("train", index, 3)
+        for case in env.cases(task):
+            result(env.reference, case, task.info["spec"])  # recursion without an end raises
+
+
 TOLD = {
     "code/cache": (3, 0, r"(?s)Entries never expire|expired is gone in any case"),
     "code/interpreter": (1, 0, "unknown word that is to be run"),
