@@ -53,7 +53,7 @@ class Checksums(Workspace):
             "delivery/ was copied from another machine. delivery/SHA256SUMS lists the sha256 sum and path (relative to "
             "delivery/) of every file that was sent. Write verdict.txt with one line `state path` for each file that "
             "is not as it was sent, sorted by path (byte order): state is `damaged` (content differs), `missing`, "
-            f"{'' if level > 2 else 'or '}`extra` (not listed; SHA256SUMS itself does not count){more * (level > 2)}. Then "
+            f"{'or ' * (level < 3)}`extra` (not listed; SHA256SUMS itself does not count){more * (level > 2)}. Then "
             "answer `done`."
         )
         info = {

@@ -9,8 +9,8 @@ from places import Place, place_at
 
 from environments.catalogue import resolve
 from environments.runner import run_episode, scripted
-from environments.terminal.script_repair import FAULTS, SCRIPT
 from environments.task import Message, Task
+from environments.terminal.script_repair import FAULTS, SCRIPT
 from environments.tools import calling
 
 LAST = {"archives", "duplicates", "retention"}
@@ -68,7 +68,7 @@ OTHER = {
     "iconv -f $e -t UTF-8 $f | sed '1s/^\\xEF\\xBB\\xBF//; s/\\r$//' > /tmp/o; cp /tmp/o $f; done",
     "log_totals": "for f in logs/*; do zcat -f $f; done | grep '^.....[ ]SENT' | sed 's/k$/000/; s/k /000 /; "
     "s/\\(bytes=[0-9]*\\) \\(service.*\\)/\\2 \\1/; s/.*service=//; s/ bytes=/ /' | "
-    "python3 -c \"import sys, collections\n"
+    'python3 -c "import sys, collections\n'
     "c = collections.Counter()\nfor line in sys.stdin:\n    k, n = line.split()\n    c[k] += int(n)\n"
     "print(*(f'{k} {n}' for k, n in sorted(c.items(), key=lambda x: (-x[1], x[0]))), sep='\\n')\" > totals.txt",
     "rename": "cd photos; grep -H taken -- * | sed 's/^\\(.*\\):taken: /\\1|/' | sort -t'|' -k2 | "
