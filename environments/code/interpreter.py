@@ -239,11 +239,15 @@ def _program(rng: random.Random, spec: dict[str, Any]) -> str:
 
     def atom() -> list[str]:
         number = str(rng.choice((rng.randint(-9, 9), rng.randint(0, 300), -rng.randint(1, 70))))
+        if spec["bits"] and rng.random() < 0.15:  # where values wrap around
+            number = str(rng.choice((-1, 1)) * ((1 << spec["bits"] - 1) - rng.randint(-2, 3)))
         pick = rng.random()
         if pick < 0.35:
             return [number]
         if pick < 0.6:
             return [number, rng.choice(("+", "-", "*", "/", "mod", "=", "<"))]
+        if pick < 0.64:
+            return [number, rng.choice((number, "3")), rng.choice(("=", "<")), w["print"]]
         if pick < 0.7:
             return [w["dup"], w["print"]]
         if pick < 0.78 and level > 1:
