@@ -52,8 +52,8 @@ json.dump([run(case) for case in cases["cases"]], out)
             "library of Python 3 only. Answer `done`."
         )
         sizes = (0, 1, 3, 8, 8, 8, 20, 20, 40)
-        limits = [rng.choice((0, -5, 200, rng.randint(0, 900)) if n < 20 else (200, rng.randint(300, 700))) for n in sizes]
-        cases = [[str(limit), _input(rng, spec, n)] for limit, n in zip(limits, sizes, strict=True)]
+        edges = [(0, -5, 200, rng.randint(0, 900)) if n < 20 else (200, rng.randint(300, 700)) for n in sizes]
+        cases = [[str(rng.choice(e)), _input(rng, spec, n)] for e, n in zip(edges, sizes, strict=True)]
         return Draft(text, None, {"name": "main", "spec": spec, "cases": cases})
 
     @staticmethod
