@@ -70,6 +70,11 @@ def extract(content: str, lines: bool = False) -> str | None:
     return answers[-1] or None
 
 
+def unfenced(text: str) -> str:
+    """A program or a JSON value without the code fence that many put around it."""
+    return re.sub(r"^\s*```[a-z]*\s|```\s*$", "", text)
+
+
 def same_text(answer: str, gold: str) -> bool:
     """Exact equality after white-space normalisation."""
     return normalise(answer) == normalise(gold)

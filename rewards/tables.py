@@ -42,8 +42,8 @@ def write_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def same_cell(found: str, wanted: str) -> bool:
-    """Equal as text, or as numerals of the same value."""
-    return found == wanted or same_value(found, wanted)
+    """Equal as text, or as numerals of the same value; `+44...` is a phone number, and wanted as it stands."""
+    return found == wanted or (wanted[:1] != "+" and same_value(found, wanted))
 
 
 def table_fault(text: str | None, header: Sequence[str], rows: Sequence[Sequence[str]], ordered: bool) -> str | None:

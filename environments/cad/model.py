@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from environments.cad.solid import ProgramError, Solid, parse, voxels, within
+from environments.task import Limits
 from rewards.grade import Grade, GradeStatus
 
 Feature = dict[str, Any]
 """`op` add or cut, `kind` box (with `size`) or cylinder (with `r`, `h`, `axis`), `at` [x, y, z]: JSON values."""
+LIMITS = Limits(turns=1, tokens=16_384, seconds=60.0)
+"""Of tasks with one reply: parts are compared and places tried in thought, as long as a puzzle of logic takes."""
 HALF = 0.5
 """Most that a model of the wrong shape can earn."""
 

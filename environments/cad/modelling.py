@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from environments.cad.model import judged
+from environments.cad.model import LIMITS, judged
 from environments.question import Question
 from environments.simulation import World
 from environments.task import Message, Task
@@ -32,6 +32,7 @@ class Modelling(Question):
     """The answer is a program of the target; `info` may hold `start` (a program given) and `most` (primitives)."""
 
     domain = "cad"
+    limits = LIMITS
 
     async def grade(self, task: Task, conversation: list[Message], sandbox: Sandbox | None) -> Grade:
         """Compare the program's voxels with the target's."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from environments.base import Draft
+from environments.cad.model import LIMITS
 from environments.cad.solid import MANUAL, SIDE, ProgramError, Solid, parse, solid, turning, voxels
 from environments.question import Question
 from environments.task import Message, Task
-from rewards.answers import extract, last_reply
+from rewards.answers import extract, last_reply, unfenced
 from rewards.grade import Grade
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Packing(Question):
 
     id = "cad/packing"
     domain = "cad"
+    limits = LIMITS
     skills = ("spatial", "search")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
@@ -58,7 +60,7 @@ class Packing(Question):
         """Every part in the crate, no voxel twice."""
         text = extract(last_reply(conversation))
         try:
-            places = json.loads(text or "")
+            places = json.loads(unfenced(text or ""))
             taken = np.zeros((SIDE,) * 3, np.int64)
             if not isinstance(places, dict) or {*places} != {*task.info["parts"]}:
                 raise ProgramError("give a place for each part and nothing else")

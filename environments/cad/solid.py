@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rewards.answers import unfenced
+
 SIDE = 48
 """Millimetres of the workspace's side; a voxel is 1 mm and is in a solid if its centre is."""
 MAX_CHARS, MAX_NODES, MAX_DEPTH, MAX_NUMBER = 2000, 200, 40, 1000.0
@@ -69,7 +71,7 @@ def solid(word: str, numbers: tuple[float, ...] = (), parts: tuple[Solid, ...] =
 
 def parse(text: str) -> Solid:
     """The model of a program, with or without a code fence around it. Raises ProgramError."""
-    text = re.sub(r"^\s*```[a-z]*\s|```\s*$", "", text[: MAX_CHARS + 1])
+    text = unfenced(text[: MAX_CHARS + 1])
     if len(text) > MAX_CHARS:
         raise ProgramError(f"a program has at most {MAX_CHARS} characters")
     tokens, at, text = list[str](), 0, text.rstrip()

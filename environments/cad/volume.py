@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from environments.base import Draft
-from environments.cad.model import shape
+from environments.cad.model import LIMITS, shape
 from environments.cad.solid import MANUAL, SIDE
 from environments.question import Question
 from rewards.answers import same_value
@@ -16,6 +16,7 @@ class Volume(Question):
 
     id = "cad/volume"
     domain = "cad"
+    limits = LIMITS
     skills = ("geometry", "arithmetic")
 
     def draw(self, rng: random.Random, level: int) -> Draft:

@@ -17,20 +17,10 @@ class CountWords(Program):
     skills = ("combinatorics", "algorithms")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        letters = "abcd"[: rng.randint(2, 3)]
-        words: set[str] = set()
-        while len(words) < level:
-            words.add("".join(rng.choice(letters) for _ in range(rng.randint(2, 3))))
-        spec: dict[str, Any] = {
-            "letters": letters,
-            "forbidden": sorted(words),
-            "run": rng.choice((2, 3)) if level > 1 else 0,
-            "residue": [rng.choice(letters), rng.randint(2, 3), 0] if level > 2 or rng.random() < 0.3 else None,
-            "last": rng.choice(letters) if rng.random() < 0.5 else None,
-            "prime": rng.choice((998244353, 1000000007, 1000000009, 754974721)),
-        }
-        if spec["residue"]:
-            spec["residue"][2] = rng.randrange(spec["residue"][1])
+        while True:  # words that die out, or are as many at every length, would be counted by a constant
+            spec = _spec(rng, level)
+            if len({self.reference([n], spec) for n in range(30, 36)}) >= 4:
+                break
         name = rng.choice(("count", "how_many", "words"))
         lines = [f"- none of these occurs in it as consecutive letters: {', '.join(spec['forbidden'])}"]
         if spec["run"]:
@@ -43,7 +33,7 @@ class CountWords(Program):
             lines.append(f"- it is not empty, and its last letter is not {spec['last']}")
         text = (
             f"Write solution.py with `{name}(n)`: the number of words of exactly n letters over the alphabet "
-            f"{', '.join(letters)} that satisfy all of these conditions, modulo {spec['prime']}:\n"
+            f"{', '.join(spec['letters'])} that satisfy all of these conditions, modulo {spec['prime']}:\n"
             + "\n".join(lines)
             + "\n"
             "n is an int from 0 to 10**15. Our tests call it about 25 times with small and large n and allow 15 "
@@ -136,3 +126,22 @@ class CountWords(Program):
             )
             % prime
         )
+
+
+def _spec(rng: random.Random, level: int) -> dict[str, Any]:
+    """An alphabet and the conditions on its words."""
+    letters = "abcd"[: rng.randint(2, 3)]
+    words: set[str] = set()
+    while len(words) < level:
+        words.add("".join(rng.choice(letters) for _ in range(rng.randint(2, 3))))
+    spec: dict[str, Any] = {
+        "letters": letters,
+        "forbidden": sorted(words),
+        "run": rng.choice((2, 3)) if level > 1 else 0,
+        "residue": [rng.choice(letters), rng.randint(2, 3), 0] if level > 2 or rng.random() < 0.3 else None,
+        "last": rng.choice(letters) if rng.random() < 0.5 else None,
+        "prime": rng.choice((998244353, 1000000007, 1000000009, 754974721)),
+    }
+    if spec["residue"]:
+        spec["residue"][2] = rng.randrange(spec["residue"][1])
+    return spec

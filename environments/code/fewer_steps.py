@@ -147,15 +147,17 @@ class FewerSteps(Workspace):
     skills = ("optimisation", "assembly")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
-        parts: list[list[Any]] = []
-        for kind in rng.sample([*_SLOW], level):
-            x: Any = rng.choice(("r1", "r2", rng.randint(3, 400)))
-            parts.append([kind, x, rng.randint(1, 5), rng.choice((0xFFF, 0x3FFF, 0x7FFF))])
-        inputs = [[rng.randint(2000, 16000), rng.randint(1, 900), rng.randint(1, 900)] for _ in range(12)]
-        inputs += [[1, 1, 1], [0, 7, 3], [1, 900, 899], [16000, 1, 2]]
-        fast = _text(parts, _FAST)
-        used = [run(fast, i, 10**6) for i in inputs]
-        budget = max(u[1] for u in used if u) * 3 // 2 + 40
+        while True:  # a product with a small number is no slower one by one: the given program must not do
+            parts: list[list[Any]] = []
+            for kind in rng.sample([*_SLOW], level):
+                x: Any = rng.choice(("r1", "r2", rng.randint(3, 400)))
+                parts.append([kind, x, rng.randint(1, 5), rng.choice((0xFFF, 0x3FFF, 0x7FFF))])
+            inputs = [[rng.randint(2000, 16000), rng.randint(1, 900), rng.randint(1, 900)] for _ in range(12)]
+            inputs += [[1, 1, 1], [0, 7, 3], [1, 900, 899], [16000, 1, 2]]
+            used = [run(_text(parts, _FAST), i, 10**6) for i in inputs]
+            budget = max(u[1] for u in used if u) * 3 // 2 + 40
+            if any(run(_text(parts, _SLOW), i, 2 * budget) is None for i in inputs):
+                break
         text = (
             f"{MANUAL}\n\nslow.asm computes a function of its inputs, which are in r0 (0 to 16000), r1 and r2 (1 to "
             "900 each) at the start; the result is r0 at the end. It takes up to a million steps. Write fast.asm: "

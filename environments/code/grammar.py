@@ -72,6 +72,8 @@ class Grammar(Program):
             "Nesting may be 100 deep. Standard library only, no third-party parser. Answer `done`."
         )
         cases = [[_text(rng, spec, level)] for _ in range(80)]
+        for _ in range(3):  # two operators of each two levels, and of one: what binds tighter, and which comes first
+            cases += [[_pair(rng, one, other)] for one in groups for other in groups]
         cases += [["(" * 100 + "7" + ")" * 100], [""], ["()"], ["3 4"], ["(1"]]
         return Draft(text, None, {"name": name, "spec": spec, "cases": cases})
 
@@ -158,6 +160,12 @@ class Grammar(Program):
         if tokens[place] != "end":
             raise ValueError("left over")
         return value
+
+
+def _pair(rng: random.Random, one: list[Any], other: list[Any]) -> str:
+    """Three numbers and an operator of each of two levels."""
+    a, b, c = (rng.randint(1, 40) for _ in range(3))
+    return f"{a} {rng.choice(one)[0]} {b} {rng.choice(other)[0]} {c}"
 
 
 def _text(rng: random.Random, spec: dict[str, Any], level: int) -> str:

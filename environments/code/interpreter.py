@@ -224,8 +224,9 @@ def _manual(spec: dict[str, Any]) -> str:
             "Definitions may call themselves. They may stand inside of loops and conditionals."
         )
     lines.append(
-        "Errors are ValueErrors: too few values on the stack, an unknown word, and those named above. Structures in "
-        "our tests are always complete."
+        "Errors are ValueErrors, and happen only where the program gets to them: too few values on the stack, an "
+        "unknown word that is to be run (not one in a part that is left out), and those named above. Structures in our "
+        "tests are always complete."
     )
     return "\n".join(lines)
 
@@ -238,11 +239,15 @@ def _program(rng: random.Random, spec: dict[str, Any]) -> str:
 
     def atom() -> list[str]:
         number = str(rng.choice((rng.randint(-9, 9), rng.randint(0, 300), -rng.randint(1, 70))))
+        if spec["bits"] and rng.random() < 0.15:  # where values wrap around
+            number = str(rng.choice((-1, 1)) * ((1 << spec["bits"] - 1) - rng.randint(-2, 3)))
         pick = rng.random()
         if pick < 0.35:
             return [number]
         if pick < 0.6:
             return [number, rng.choice(("+", "-", "*", "/", "mod", "=", "<"))]
+        if pick < 0.64:
+            return [number, rng.choice((number, "3")), rng.choice(("=", "<")), w["print"]]
         if pick < 0.7:
             return [w["dup"], w["print"]]
         if pick < 0.78 and level > 1:
@@ -273,7 +278,11 @@ def _program(rng: random.Random, spec: dict[str, Any]) -> str:
     for _ in range(1 + level):
         if names and rng.random() < 0.6:
             name = rng.choice(names)
+            before = known[:]
+            if name == w["over"]:  # bodies before this one may say it: if it called them, they would never end
+                known.clear()
             inner = [w["dup"] if t == name else t for t in body(1, False)]
+            known[:] = before
             out += [w["define"], name, *inner, w["end"]]
             names.remove(name)  # bodies call only what was defined before them: every program halts
             known.append(name)

@@ -47,8 +47,9 @@ class KillMutants(Workspace):
             'where want is the price in cents, or the string "ValueError" for an order that is refused. The correct '
             f"implementation must pass all of them. We then run them against {len(mutants)} faulty implementations "
             "(a limit that includes or excludes its own value, a number slightly off, a rule left out, another "
-            "rounding, two neighbouring rules swapped), and each of those must fail at least one case. Orders must be "
-            "valid: 1 to 20 lines, quantities 1 to 99, weights 1 to 50000 g, cents 1 to 100000. Answer `done`."
+            "rounding, two zones mixed up, two neighbouring rules swapped), and each of those must fail at least one "
+            "case. Orders must be valid: 1 to 20 lines, quantities 1 to 99, weights 1 to 50000 g, cents 1 to 100000. "
+            "Answer `done`."
         )
         return Draft(text, None, {"rules": rules, "mutants": mutants, "most": most, "cases": [pool[i] for i in chosen]})
 

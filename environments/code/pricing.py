@@ -27,7 +27,7 @@ class Pricing(Program):
             f"the price that the ones above it left:\n{listed}\n\nUse integers only (no floats): our tests compare to "
             "the cent. Standard library of Python 3 only. Answer `done` when the file is written."
         )
-        cases = [[draw_order(rng, rules)] for _ in range(60)]
+        cases = [[draw_order(rng, rules)] for _ in range(160)]
         return Draft(text, None, {"name": name, "spec": rules, "cases": cases})
 
     @staticmethod

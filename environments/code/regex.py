@@ -14,6 +14,7 @@ from environments.workspace import Workspace, probe, read_text
 from rewards.grade import Grade
 
 _MAX_PATTERN = 3000
+_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 MATCH = """
 import re
 pattern = re.compile(cases["pattern"], re.ASCII)
@@ -49,7 +50,7 @@ class Regex(Workspace):
             lambda: ["not_end", rng.choice("0123456789")],
         ]
         spec["rules"] = [m() for m in rng.sample(makers, level - 1)]
-        texts = list(dict.fromkeys(t for _ in range(90) for t in _texts(rng, spec)))
+        texts = list(dict.fromkeys(t for _ in range(60 + 100 * level) for t in _texts(rng, spec)))
         names = rng.choice(("ticket numbers", "part numbers", "booking codes", "sample labels", "invoice ids"))
         lines = [f"- part {n}: {_says(p)}" for n, p in enumerate(parts, 1)] + [f"- {_rule(r)}" for r in spec["rules"]]
         text = (
@@ -70,7 +71,7 @@ class Regex(Workspace):
         return [("write_file", {"path": "pattern.txt", "text": pattern + "\n"})], "done"
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
-        pattern = (await read_text(place, "pattern.txt") or "").removesuffix("\n")
+        pattern = (await read_text(place, "pattern.txt") or "").removesuffix("\n").removesuffix("\r")
         if not 0 < len(pattern) <= _MAX_PATTERN or "\n" in pattern:
             return Grade.outcome(False, found=pattern[:500])
         texts = task.info["texts"]
@@ -137,8 +138,8 @@ def _fits(text: str, part: list[Any]) -> bool:
     if kind == "padded":
         return digits and len(text) == 4 and a[0] <= int(text) <= a[1]
     if kind == "date":
-        days = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-        return digits and len(text) == 4 and 1 <= int(text[:2]) <= 12 and 1 <= int(text[2:]) <= days[int(text[:2]) - 1]
+        month = int(text[:2]) if digits and len(text) == 4 else 0
+        return 1 <= month <= 12 and 1 <= int(text[2:]) <= _DAYS[month - 1]
     known = set(text) <= set(a[0]) | set("0123456789")
     return len(text) == a[1] and known and any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
 
@@ -213,14 +214,13 @@ def _sample(rng: random.Random, part: list[Any]) -> str:
     if kind == "letters":
         return "".join(rng.choice(a[0]) for _ in range(rng.randint(a[1], a[2])))
     if kind in ("range", "padded"):
-        value = rng.choice(
-            (a[0], a[1], rng.randint(a[0], a[1]), rng.randint(a[0], a[1]), rng.randint(a[0], a[1]), a[1] + 1)
-        )
+        inside = [rng.randint(a[0], a[1]) for _ in range(4)]
+        value = rng.choice((a[0], a[0], a[1], a[1], *inside, max(a[0] - 1, 0), a[1] + 1))
         return f"{value:04d}" if kind == "padded" else str(value)
     if kind == "date":
-        return (
-            f"{rng.randint(1, 12):02d}{rng.choice((rng.randint(1, 28), rng.randint(1, 28), rng.randint(28, 32))):02d}"
-        )
+        month = rng.choice((2, rng.randint(1, 12)))
+        last = _DAYS[month - 1]
+        return f"{month:02d}{rng.choice((rng.randint(1, 28), last, last, last + 1)):02d}"
     return "".join(rng.choice(a[0] if rng.random() < 0.5 else "0123456789") for _ in range(a[1]))
 
 

@@ -51,9 +51,9 @@ json.dump([run(case) for case in cases["cases"]], out)
             f"{_words(spec)}\n\nText is UTF-8, lines end with a newline (the last one perhaps without). Standard "
             "library of Python 3 only. Answer `done`."
         )
-        cases = [
-            [str(rng.choice((0, -5, 200, rng.randint(0, 900)))), _input(rng, spec, n)] for n in (0, 1, 3, 8, 8, 20, 20)
-        ]
+        sizes = (0, 1, 3, 8, 8, 8, 20, 20, 40)
+        edges = [(0, -5, 200, rng.randint(0, 900)) if n < 20 else (200, rng.randint(300, 700)) for n in sizes]
+        cases = [[str(rng.choice(e)), _input(rng, spec, n)] for e, n in zip(edges, sizes, strict=True)]
         return Draft(text, None, {"name": "main", "spec": spec, "cases": cases})
 
     @staticmethod

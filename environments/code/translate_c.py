@@ -12,6 +12,8 @@ from environments.task import Task
 _LEVELS = {"*": 13, "/": 13, "%": 13, "+": 12, "-": 12, "<<": 11, ">>": 11, "<": 10, ">=": 10, "==": 9, "!=": 9}
 _LEVELS |= {"&": 8, "^": 7, "|": 6, "&&": 5, "||": 4}
 """Precedence of C's binary operators."""
+_TRIED = 24
+"""Pairs of arguments with which a function shows that its values differ."""
 
 
 class TranslateC(Program):
@@ -26,15 +28,21 @@ class TranslateC(Program):
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         name = rng.choice(("mix", "digest", "scramble", "hash_pair", "step_state"))
-        c, python = _Writer(rng).function(name, level)
+        pairs = [(0, 0), (1, 0), (0, 2**32 - 1), (2**32 - 1, 2**32 - 1), (2**31, 1)]
+        pairs += [(rng.getrandbits(rng.choice((4, 8, 16, 32))), rng.getrandbits(32)) for _ in range(60)]
+        while True:  # where few values come out at the end, faults on the way to them would not show
+            c, python = _Writer(rng).function(name, level)
+            space: dict[str, Any] = {}
+            exec(python, space)
+            if len({space["ported"](*p) for p in pairs[-_TRIED:]}) > _TRIED * 3 // 4:
+                break
         text = (
             f"legacy.c holds the function `{name}` of an old controller (32-bit int, compiled without undefined "
             f"behaviour). Port it: write solution.py with a Python function `{name}(x, y)` that takes and returns "
             "ints from 0 to 2**32 - 1 and gives exactly what the C function gives for all of them. Standard library "
-            "only; it must not use ctypes or start other programs. Answer `done`."
+            "only; it must not use ctypes or start other programs (none of the words "
+            f"{', '.join(self.banned)} may stand in the file). Answer `done`."
         )
-        pairs = [(0, 0), (1, 0), (0, 2**32 - 1), (2**32 - 1, 2**32 - 1), (2**31, 1)]
-        pairs += [(rng.getrandbits(rng.choice((4, 8, 16, 32))), rng.getrandbits(32)) for _ in range(60)]
         return Draft(text, None, {"name": name, "spec": python, "c": c, "cases": [[*p] for p in pairs]})
 
     def files(self, task: Task) -> dict[str, str | bytes]:

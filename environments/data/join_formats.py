@@ -68,7 +68,8 @@ class JoinFormats(Deliverables):
             "sale's currency: qty * price * rate to EUR (EUR itself: 1) is rounded per sale to cents, half up.\n"
             "Write report.csv with the header rep,quantity,eur: totals by the representative's full name, '(none)' "
             "where "
-            'the id is not in reps.csv, largest eur first, equal ones by name. Write dropped.json: {"dropped": number '
+            "the id is not in reps.csv, largest eur first, equal ones by name; who made no sale that counts has no "
+            'row. Write dropped.json: {"dropped": number '
             "of sales left out}. Then answer `done`."
         )
         files = {

@@ -66,10 +66,10 @@ class Resample(Deliverables):
             "readings with the same instant only the last line counts. Write hourly.csv with the header "
             "hour,mean,count,kind and one row for every hour in UTC (2024-05-01T13:00Z), from the hour of the first "
             "to that of the last counting reading: the mean of its readings and how many they are (kind `measured`). "
-            f"For runs of at most {longest} hours without readings (kind `filled`) interpolate linearly between the "
-            "unrounded means of the hours before and after the run, hour by hour; longer runs are kind `gap` with an "
-            "empty mean. Means are computed exactly and rounded to 2 decimals, halves away from zero. Then answer "
-            "`done`."
+            f"For runs of at most {longest} hours without readings (kind `filled`, count 0) interpolate linearly "
+            "between the unrounded means of the hours before and after the run, hour by hour; longer runs are kind "
+            "`gap` with count 0 and an empty mean. Means are computed exactly and rounded to 2 decimals, halves away "
+            "from zero. Then answer `done`."
         )
         wanted = {"hourly.csv": table(("hour", "mean", "count", "kind"), rows)}
         return Draft(text, "done", {"files": {"readings.csv": write_csv(("time", "value"), lines)}, "wanted": wanted})

@@ -47,6 +47,8 @@ READS = (
     "FROM bookings b JOIN guests g ON g.id = b.guest_id ORDER BY b.id",
     "SELECT booking_id, body FROM notes ORDER BY booking_id",
     "SELECT count(*) FROM bookings",
+    "SELECT lower(name) FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite^_%' ESCAPE '^' "
+    "ORDER BY 1",
 )
 
 
@@ -121,6 +123,7 @@ class SchemaMigration(Workspace):
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
         level, limit = task.info["level"], task.info["limit"]
         reads = [r for r in READS if level >= 2 or "notes" not in r]
+        tables = [["bookings"], ["guests"], *[["notes"]] * (level >= 2)]
         cases, wanted = [], []
         for rows in task.info["bases"]:
             guests, bookings, notes = _migrated(rows)
@@ -147,7 +150,7 @@ class SchemaMigration(Workspace):
                 ]
             if level >= 3:
                 bad.append(f"{insert}(9001, {one}, '{bookings[0][2]}', '{bookings[0][3]}', 1, 1)")
-            answers = [guests, [[*b, "integer", "integer"] for b in bookings], notes, [[len(rows)]]]
+            answers = [guests, [[*b, "integer", "integer"] for b in bookings], notes, [[len(rows)]], tables]
             cases.append([rows, reads, bad, good])
             wanted.append(
                 [answers if level >= 2 else answers[:2] + answers[3:], [False] * len(bad) + [True] * len(good)]

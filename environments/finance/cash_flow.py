@@ -62,6 +62,8 @@ class CashFlow(Deliverables):
         end["share capital"] += issued + bonus
         end["retained earnings"] += after_tax - dividend - bonus
         end["cash"] += operations + investing + financing
+        if end["cash"] <= 0:  # no company's balance sheet shows that
+            return self.draw(rng, level)
         notes = [
             f"Operating profit {profit}, interest expense {interest}, income tax expense {tax}; depreciation of "
             f"{depreciation} "

@@ -48,12 +48,13 @@ class Consolidation(Deliverables):
         for name in others:
             book, share[name] = books[name], rng.choice((60, 70, 75, 80, 90, 100))
             then = rng.randint(100, book["reserves"] // 2)
-            cost[name] = int(rounded(Fraction((book["capital"] + then) * share[name], 100), 0)) + some(1, 20)
+            bought = Fraction((book["capital"] + then) * share[name], 100)
+            cost[name] = int(rounded(bought, 0)) + some(1, 20)
             notes.append(
                 f"{parent} bought {share[name]}% of {name} for {cost[name]} (its investment at cost); {name}'s "
                 f"reserves were {then} then."
             )
-            goodwill += cost[name] - int(rounded(Fraction((book["capital"] + then) * share[name], 100), 0))
+            goodwill += int(rounded(cost[name] - bought, 0))
             traded = some(10, 800)
             left, margin = rng.choice((0, 10, 20, 25, 40)), rng.choice((20, 25, 30, 40))
             up = level >= 2 and rng.random() < 0.5

@@ -74,7 +74,7 @@ class Statements(Deliverables):
             (6300, 1590, 0, f"Depreciate the equipment by {percent}% of its cost (straight line)."),
         ]
         if level >= 2:
-            due = -int(rounded(Fraction(balance[2600] * rate, 1200)))
+            due = -int(rounded(Fraction(balance[2600] * rate, 1200), 0))
             entries.append(
                 (6500, 2100, due, f"Interest at {rate}% a year on the bank loan's balance is unpaid for December.")
             )
@@ -126,10 +126,10 @@ class Statements(Deliverables):
             "equity": -total(3000, 4000) + net,
         }
         said = [e[3] for e in entries]
-        order = "in this order" if level >= 3 else ""
+        order = " in this order" if level >= 3 else ""
         text = (
             "trial_balance.csv is a company's trial balance at 31 December (code,account,debit,credit), chart.csv "
-            f"its chart of accounts. adjustments.txt lists what must still be booked {order}; then income tax of "
+            f"its chart of accounts. adjustments.txt lists what must still be booked{order}; then income tax of "
             f"{tax}% on the profit before tax (none on a loss) is booked as payable. Round each amount to cents, half "
             "up.\nWrite adjusted.csv, the adjusted trial balance before closing, with the header "
             "code,account,debit,credit, by code, without accounts whose balance is zero, the other side left empty; "

@@ -82,7 +82,7 @@ class ActionItems(Deliverables):
             "The heating was discussed again; nothing was decided.",
         ]
         text = (
-            "minutes.txt are the minutes of a meeting. Write actions.csv with the header due,owner,task: the tasks "
+            "minutes.txt holds the minutes of a meeting. Write actions.csv with the header due,owner,task: the tasks "
             "that are still to be done when the meeting ends, due as ISO date, owner the first name, task in the "
             "words of the minutes (`update the price list`). `by Friday` means the first Friday after the meeting's "
             "day, `by Friday week` seven days after that; `within N days` counts from the meeting's day, `by the end "

@@ -48,8 +48,8 @@ class DocumentTables(Deliverables):
         text = (
             "report.docx (python3 has only its standard library here) holds tables, each under a paragraph `Table N: "
             "...`. Write table1.csv, table2.csv and so on: the heading row, then the rows. A cell that is merged "
-            "over several columns or rows gives its text to each of them; several paragraphs in a cell are joined by "
-            f"one blank; trim the text.{more} Then answer `done`."
+            "over several columns or rows gives its text to each of them; the trimmed texts of several paragraphs in a "
+            f"cell are joined by one blank.{more} Then answer `done`."
         )
         return Draft(text, "done", {"blocks": blocks, "wanted": wanted, "cut": rng.randrange(2**30)})
 

@@ -77,7 +77,8 @@ import asyncio
 
 
 class Once:
-    """`get` computes a key once even if many ask at the same time; an error is not remembered."""
+    """`get` computes a key once even if many ask at the same time: all of them get that result, or that error.
+    An error is not remembered: who asks later computes anew."""
 
     def __init__(self, make):
         self._make = make

@@ -202,7 +202,7 @@ if __name__ == "__main__":
             ends = [date(year, day.month, n) for n in range(1, calendar.monthrange(year, day.month)[1] + 1)]
             ends = [d for d in ends if d.isoweekday() <= 5 and d not in free]
             ask("work", "last_working", str(ends[-1]), year, day.month, free)
-            a, b = rng.randrange(1440), rng.randrange(1440)
+            a, b = rng.choice((rng.randrange(1440), 60 * rng.randrange(24) + rng.randrange(10))), rng.randrange(1440)
             texts = [f"{t // 60:02d}:{t % 60:02d}" for t in (a, b)]
             ask("clock", "worked", b - a if b > a else b - a + 1440, *texts)
             ask("clock", "shown", f"{a // 60}:{a % 60 // 10}{a % 10}", a)

@@ -210,7 +210,7 @@ if __name__ == "__main__":
             broken = (
                 f"{setup}db.execute(\"UPDATE {thing}s SET euros = 'x.y' WHERE id = 100\"); db.commit()\ntry:\n    "
                 f"migrate(path)\n"
-                f'    failed = False\nexcept ValueError:\n    failed = True\ndb.execute("UPDATE {thing}s SET euros = '
+                f'    failed = False\nexcept Exception:\n    failed = True\ndb.execute("UPDATE {thing}s SET euros = '
                 f"'0.29' WHERE id = 100\"); db.commit()\nassert failed and migrate(path) == [2, 3, 4, 5, 6]\n{read}"
             )
             out.append((broken, want))

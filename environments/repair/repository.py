@@ -40,14 +40,14 @@ _DOMAINS = (
     ("library", "loan", "member", "Reader desk of the town library"),
     ("clinic", "visit", "patient", "Front desk of a dental clinic"),
     ("depot", "parcel", "sender", "Parcel depot of a courier"),
-    ("garage", "repair", "owner", "Work orders of a car garage"),
+    ("garage", "repair", "driver", "Work orders of a car garage"),
     ("kennel", "stay", "keeper", "Bookings of a dog kennel"),
-    ("nursery", "order", "grower", "Orders of a plant nursery"),
+    ("nursery", "plant", "grower", "Stock of a plant nursery"),
     ("harbour", "berth", "skipper", "Berths of a small harbour"),
-    ("studio", "session", "artist", "Sessions of a recording studio"),
+    ("studio", "session", "musician", "Sessions of a recording studio"),
     ("orchard", "crate", "picker", "Harvest crates of an orchard"),
     ("museum", "ticket", "guest", "Ticket office of a museum"),
-    ("bakery", "batch", "baker", "Production batches of a bakery"),
+    ("bakery", "tray", "baker", "Baking trays of a bakery"),
     ("quarry", "load", "driver", "Truck loads of a quarry"),
 )
 

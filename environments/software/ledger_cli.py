@@ -27,9 +27,9 @@ MORE = (
 )
 REFUSALS = """A command that cannot be done changes nothing and prints one line instead: `error: no account NAME` (the
 first one named that is missing), `error: NAME exists`, `error: bad amount` (an amount, limit or EVERY that is no
-positive number; a limit may be 0; EVERY is whole, amounts and limits have at most two decimals), `error: limit`
-(FROM would fall below -LIMIT, whatever TO is), `error: nothing to undo`. They are looked for in this order. FROM and
-TO may be the same account."""
+positive number; a limit may be 0; EVERY is whole, amounts and limits are digits, perhaps with a point and one or two
+digits after it: `.5` and `1e3` are bad), `error: limit` (FROM would fall below -LIMIT, whatever TO is), `error: nothing
+to undo`. They are looked for in this order. FROM and TO may be the same account."""
 
 SOURCE = """import json, os, re, sys
 
@@ -135,7 +135,6 @@ class LedgerCli(Program):
             for words in [*lines, ["balances"], *([["history", n] for n in _NAMES] if level > 1 else [])]:
                 session.append([words, "".join(f"{line}\n" for line in ledger.answer(words))])
             sessions.append(session)
-        rules = "\n".join((BASE, *MORE[: level - 1], REFUSALS))
         rules = "\n".join((BASE, *MORE[: level - 1], REFUSALS))
         text = (
             f"Write {name}, a ledger that is run as `python3 {name} COMMAND ARGUMENTS...`, once for each command, in "

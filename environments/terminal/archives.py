@@ -54,7 +54,7 @@ class Archives(Workspace):
             backups[f"backups/{inner[0]}"] = base64.b64encode(inner[1]).decode()
         text = (
             "backups/ holds backups named by date, as .tar.gz or .zip. Some are damaged and do not open as a whole: "
-            "ignore those entirely. A backup may hold older backups in old/, which count by their own date. Restore "
+            "ignore those entirely. A backup may hold other backups in old/, which count by their own date. Restore "
             "into restored/ the newest copy of every file that any readable backup holds (without the backups "
             "themselves), with the same relative path. Then answer with the number of restored files."
         )

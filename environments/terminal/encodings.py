@@ -20,7 +20,7 @@ ENCODINGS = ("utf-8", "latin-1", "utf-16", "utf-8-sig")
 
 
 class Encodings(Workspace):
-    """UTF-8 with and without a mark, Latin-1 and UTF-16; a file that is right already must stay byte for byte."""
+    """UTF-8 with and without a mark, Latin-1 and UTF-16; then in both byte orders, with ends and blanks that stay."""
 
     id = "terminal/encodings"
     domain = "terminal"
@@ -30,11 +30,15 @@ class Encodings(Workspace):
         files: dict[str, str] = {}
         wanted: dict[str, str] = {}
         for number in range(2 + 2 * level):
-            lines = [" ".join(rng.choices(WORDS, k=rng.randint(2, 6))) for _ in range(rng.randint(2, 3 + level))]
+            gap = rng.choice((" ", "\u00a0", "\f", "\t ")) if level > 2 else " "  # what strip and splitlines would take
+            lines = [gap.join(rng.choices(WORDS, k=rng.randint(2, 6))) for _ in range(rng.randint(2, 3 + level))]
+            lines += [""] * (level == 1 or rng.random() < 0.6)  # a last line without an end stays without
             end, encoding = rng.choice(("\n", "\r\n")), rng.choice(ENCODINGS)
             name = f"texts/{rng.choice(('letter', 'menu', 'list', 'note'))}{number}.txt"
-            files[name] = "".join(line + end for line in lines).encode(encoding).hex()
-            wanted[name] = "".join(line + "\n" for line in lines).encode().hex()
+            data = end.join(lines).encode(encoding)
+            if encoding == "utf-16" and level > 1 and rng.random() < 0.5:
+                data = b"\xfe\xff" + end.join(lines).encode("utf-16-be")
+            files[name], wanted[name] = data.hex(), "\n".join(lines).encode().hex()
         text = (
             "The files in texts/ are plain text in Latin-1, UTF-8 (some with a byte order mark) or UTF-16 (with a "
             "mark), some with Windows line ends. Convert all of them in place to UTF-8 without a mark and with \\n "

@@ -22,7 +22,7 @@ class Retention(Workspace):
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         today = date(2025, 1, 1) + timedelta(days=rng.randrange(365))
-        span, daily, weekly, monthly = 60 * level, rng.randint(3, 7), rng.randint(2, 5), rng.randint(1, 2 * level)
+        span, daily, weekly, monthly = 60 * level, rng.randint(3, 7), rng.randint(2, 5), rng.randint(2, 1 + 2 * level)
         days = sorted(rng.sample([today - timedelta(days=i) for i in range(span)], span * 2 // 3))
         held = rng.sample(days, level - 1)
         kept = set(held) | {d for d in days if (today - d).days < daily}

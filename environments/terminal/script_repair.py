@@ -49,6 +49,9 @@ class ScriptRepair(Workspace):
                 rows.append(f"{customer};{'' if empty else amount}")
                 if not empty:
                     total[customer] = total.get(customer, 0) + amount
+            # each shows a fault that the others might not: no amount at all, and the least sum with the greatest digit
+            rows[3:3] = ["No Body;", "Oz;9"]
+            total["Oz"] = 9
             lines = [f"{c};{t}\n" for c, t in sorted(total.items(), key=lambda x: (-x[1], x[0]))]
             path = ("plain.csv", "with space.csv", f"q{rng.randrange(100)} 'x'.csv")[number]
             hidden.append([path, "customer;amount\n" + "\n".join(rows) + "\n", "".join(lines)])
@@ -57,9 +60,9 @@ class ScriptRepair(Workspace):
         text = (
             "totals.sh sums the amounts of each customer in a file that begins with the header line `customer;amount`, "
             "and prints `customer;sum`, largest sum first, equal sums by name (byte order). Lines without an amount do "
-            "not count. Our clerks say that it fails on their files: customers and file names hold spaces and quotes, "
-            "and sums differ in length. Mend it (it is run as `bash totals.sh FILE`; example.csv is one harmless "
-            "file), then answer `done`."
+            "not count, and customers who have no others are not printed. Our clerks say that it fails on their files: "
+            "customers and file names hold spaces and quotes, and sums differ in length. Mend it (it is run as "
+            "`bash totals.sh FILE`; example.csv is one harmless file), then answer `done`."
         )
         return Draft(text, "done", {"script": script, "example": example, "hidden": hidden})
 

@@ -8,6 +8,7 @@ import random
 from environments.base import Draft
 from environments.vision.canvas import BLACK, GREY, Canvas
 from environments.vision.picture import Picture, asked
+from rewards.answers import unfenced
 
 FIRST = ["Amara", "Bjorn", "Chiara", "Devin", "Esra", "Filip", "Gita", "Hanna", "Ivo", "Jomo"]
 LAST = ["Keller", "Lopes", "Mbeki", "Nakata", "Olsen", "Prasad", "Quint", "Rossi", "Silva", "Tran"]
@@ -70,7 +71,7 @@ class FormFields(Picture):
     def same(self, answer: str, gold: str) -> bool:
         """The same object, whatever the order of its keys."""
         try:
-            read = json.loads(answer)
+            read = json.loads(unfenced(answer))
         except (ValueError, RecursionError):
             return False
         # Through text: 1 is not true there, though Python holds them equal.

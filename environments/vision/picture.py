@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from environments.base import Draft
 from environments.images import image_part
 from environments.question import Question
-from environments.task import ImagePart, Message, TextPart
+from environments.task import ImagePart, Limits, Message, TextPart
 from environments.vision.canvas import BLACK, COLOURS, PALE, Canvas
 from rewards.answers import same_value
 
@@ -19,6 +19,7 @@ class Picture(Question):
     """Define `draw`, which ends with `asked(question, answer, canvas, ...)`."""
 
     domain = "vision"
+    limits = Limits(turns=1, tokens=8192, seconds=60.0)
     needs_vision = True
 
 

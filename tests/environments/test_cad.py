@@ -6,11 +6,14 @@ import asyncio
 import json
 import math
 import random
+import re
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 
+from environments.cad.clashes import grazes
 from environments.cad.from_views import views
 from environments.cad.lighten import pieces
 from environments.cad.model import all_matter, judged, part, program, shape
@@ -144,10 +147,25 @@ def test_volume_and_clashes_and_packing_read_other_words_of_the_answer() -> None
         places = json.loads(task.answer)
         other = {n: p | {"rotate": [a + 360 for a in p["rotate"]]} for n, p in places.items()}
         assert _said(task, json.dumps(other)).reward == 1.0
+        assert _said(task, f"```json\n{json.dumps(other, indent=1)}\n```").reward == 1.0
         places["A"]["translate"][0] += 4
         assert _said(task, json.dumps(places)).reward == 0.0
         places["A"]["translate"] = [1e308 * 10, 0, 0]
         assert _said(task, json.dumps(places)).reward == 0.0
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_parts_clash_by_the_grid_where_they_clash_at_all(level: int) -> None:
+    """A pin that grazes a corner between the voxels' centres would be a clash for who calculates."""
+    corner, pin = parse("translate(12, 12, 0, box(9, 9, 9))"), parse("translate(10, 10, 0, cylinder(3, 9))")
+    assert grazes(corner, pin) and not (voxels(corner) & voxels(pin)).any()
+    assert not grazes(corner, parse("translate(10, 10, 0, cylinder(2, 9))"))  # touches nothing
+    for index in range(12):
+        task = resolve("cad/clashes").task("train", index, level)
+        parts = re.findall(r"^(p\d) = (.*)$", task.prompt[0]["content"], re.M)  # type: ignore[call-overload]
+        solids = {name: parse(text) for name, text in parts}
+        pairs = [f"{a}-{b}" for a, b in combinations(solids, 2) if grazes(solids[a], solids[b])]
+        assert ", ".join(pairs) == task.answer
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])

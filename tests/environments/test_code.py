@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from places import Place, place_at
 
 from environments.catalogue import resolve
 from environments.code.fewer_steps import _SLOW, _text, meant, run
+from environments.code.program import plain, result
+from environments.code.regex import _valid
 from environments.task import Task
 
 FIB = """
@@ -253,7 +256,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, list[str]]] = {
             "texts": ["5", "4", "05", "25", "26", "19", "", "1", "10", "20\n", "2\u0665"],
         },
         "pattern.txt",
-        "[5-9]|1\\d|2[0-5]\n",
+        "[5-9]|1\\d|2[0-5]\r\n",
         ["\\d+", "[5-9]|[12][0-9]", "5|9|1[0-9]", "(", "[5-9]|1\\d|2[0-5]\n\n", "(x+x+)+y|5"],
     ),
 }
@@ -324,3 +327,106 @@ def test_steps_are_counted_and_both_programs_compute_the_same(place: Place) -> N
         assert reward(place, env.id, task, "fast.asm", "; mine\nset r9 5\n" + fast.replace("\n", " ; x\n")) == 1.0
         for text in (slow, fast.replace("add r0", "sub r0"), fast + "nonsense r0\n", "halt\n", "a:\njmp a\n"):
             assert reward(place, env.id, task, "fast.asm", text) == 0.0
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_the_slow_program_is_never_fast_enough(level: int) -> None:
+    env: Any = resolve("code/fewer_steps")
+    for index in range(60):
+        info = env.task("train", index, level).info
+        slow = _text(info["parts"], _SLOW)
+        assert any(run(slow, inputs, 2 * info["budget"]) is None for inputs in info["inputs"]), info["parts"]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_no_constant_counts_the_words(level: int) -> None:
+    env: Any = resolve("code/count_words")
+    for index in range(40):
+        task = env.task("train", index, level)
+        found = [plain(result(env.reference, case, task.info["spec"])) for case in env.cases(task)]
+        assert len({*found[-5:]}) >= 3, task.info["spec"]  # lengths of 40 and more
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_functions_to_port_have_many_values(level: int) -> None:
+    env: Any = resolve("code/translate_c")
+    for index in range(30):
+        info = env.task("train", index, level).info
+        values = {env.reference(pair, info["spec"]) for pair in info["cases"][-24:]}
+        assert len(values) > 18, (index, len(values))
+
+
+def test_programs_of_the_stack_language_halt() -> None:
+    """A word that is hidden by a later one must not lead back to those that use it."""
+    env: Any = resolve("code/interpreter")
+    for index in range(60):
+        task = env.task("train", index, 3)
+        for case in env.cases(task):
+            result(env.reference, case, task.info["spec"])  # recursion without an end raises
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_hidden_texts_tell_every_limit_of_a_format(level: int) -> None:
+    env: Any = resolve("code/regex")
+    tried, missed = 0, 0
+    for index in range(25):
+        info = env.task("train", index, level).info
+        spec = info["spec"]
+        for at, (kind, *limits) in enumerate(spec["parts"]):
+            if kind not in ("range", "padded"):
+                continue
+            for low, high in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+                other = [kind, max(limits[0] + low, 0), limits[1] + high]
+                moved = spec | {"parts": [*spec["parts"][:at], other, *spec["parts"][at + 1 :]]}
+                tried += 1
+                missed += all(_valid(t, spec) == _valid(t, moved) for t in info["texts"])
+    assert missed <= tried / 10  # some limits are idle under another rule, and 0 has none below
+
+
+def _told_apart(name: str, level: int, other: dict[str, Any]) -> list[bool]:
+    """For some tasks: whether hidden cases tell a program for a rule from one for the other rule."""
+    env: Any = resolve(name)
+    out = []
+    for index in range(12):
+        task = env.task("train", index, level)
+        spec = task.info["spec"]
+        if any(spec[k] is None for k in other):
+            continue
+        changed = spec | {k: v(spec[k]) if callable(v) else v for k, v in other.items()}
+        results = [[plain(result(env.reference, c, s)) for c in env.cases(task)] for s in (spec, changed)]
+        out.append(results[0] != results[1])
+    return out
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "other"),
+    [
+        ("code/interpreter", 1, {"true": lambda t: -t}),
+        ("code/interpreter", 2, {"bits": lambda b: b + 1}),
+        ("code/interpreter", 3, {"bits": 0}),
+        ("code/cache", 1, {"ttl": lambda t: t + 1}),
+        ("code/cache", 1, {"put_resets": lambda on: not on}),
+        ("code/grammar", 3, {"levels": lambda levels: [[{"none": "left"}.get(s, s), g] for s, g in levels]}),
+        ("code/grammar", 2, {"levels": lambda levels: [levels[1], levels[0], *levels[2:]]}),
+        ("code/table_filter", 1, {"reverse": lambda on: not on}),
+    ],
+)
+def test_hidden_cases_tell_rules_apart(name: str, level: int, other: dict[str, Any]) -> None:
+    found = _told_apart(name, level, other)
+    idle = 3 if name == "code/grammar" else 0  # a task may have no level that does not chain
+    assert found and found.count(False) <= idle
+
+
+TOLD = {
+    "code/cache": (3, 0, r"(?s)Entries never expire|expired is gone in any case"),
+    "code/interpreter": (1, 0, "unknown word that is to be run"),
+    "code/kill_mutants": (1, 0, "two zones mixed up"),
+    "code/translate_c": (1, 0, "none of the words ctypes, "),
+}
+"""Level, index and words of the prompt: what the grader asks for, and a reader could take otherwise."""
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_graded_is_told(name: str) -> None:
+    level, index, words = TOLD[name]
+    assert re.search(words, str(resolve(name).task("train", index, level).prompt[0]["content"]))

@@ -14,7 +14,7 @@ from desk import Files, Solver, near_misses, reward, rows, text, written
 from places import Place, place_at
 
 from environments.catalogue import resolve
-from environments.deliverables import Deliverables, rounded
+from environments.deliverables import rounded
 from environments.runner import run_episode, scripted
 from environments.tools import calling
 
@@ -234,7 +234,31 @@ def anonymise(prompt: str, files: Files, flaw: bool) -> Files:
     }
 
 
-SOLVERS: list[Solver] = [messy_csv, dedupe, sessions, resample, validate, reconcile, normalise_json, anonymise]
+def join_formats(prompt: str, files: Files, flaw: bool) -> Files:
+    rates = {k: Fraction(v) for k, v in re.findall(r'from="(\w+)">([\d.]+)<', text(files, "rates.xml"))}
+    reps = {r["rep_id"].lower(): r["full_name"] for r in rows(files, "reps.csv")}
+    prices: dict[int, list[tuple[str, int]]] = {}
+    for line in text(files, "prices.txt").splitlines():
+        prices.setdefault(int(line[:8]), []).append((line[8:16], int(line[16:26])))
+    sums: dict[str, list[Any]] = {}
+    dropped = 0
+    for line in text(files, "sales.jsonl").splitlines():
+        sale = json.loads(line)
+        known = [p for p in prices.get(int(sale["item"]["sku"][4:]), []) if p[0] <= sale["day"].replace("-", "")]
+        if not known:
+            dropped += 1
+            continue
+        price = (min if flaw else max)(known)[1]  # the mistake: the first price that was ever valid
+        one = sums.setdefault(reps.get(sale["rep"].lower(), "(none)"), [0, 0])
+        one[0] += sale["qty"]
+        one[1] += rounded(Fraction(price * sale["qty"], 100) * rates.get(sale["currency"], 1))
+    out = sorted(([k, *v] for k, v in sums.items()), key=lambda r: (-r[2], r[0]))
+    return {"report.csv": written("rep,quantity,eur", out), "dropped.json": json.dumps({"dropped": dropped})}
+
+
+SOLVERS: list[Solver] = [
+    messy_csv, dedupe, sessions, resample, validate, reconcile, normalise_json, anonymise, join_formats,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.__name__)
@@ -251,16 +275,6 @@ def test_a_solver_of_its_own_is_right_and_its_mistake_is_wrong(solver: Solver) -
             if index == 0:
                 assert {reward(env, task, miss) for miss in near_misses(right)} == {0.0}  # type: ignore[arg-type]
     assert flawed.count(0.0) >= 4 and set(flawed[-4:]) == {0.0}  # at level 3 the mistake always shows
-
-
-def test_join_formats_near_misses() -> None:
-    env = resolve("data/join_formats")
-    assert isinstance(env, Deliverables)
-    for level in env.levels:
-        task = env.task("train", 0, level)
-        right: Files = {c["path"]: c["text"] for _, c in env.solve(task)[0]}
-        assert reward(env, task, right) == 1.0
-        assert {reward(env, task, miss) for miss in near_misses(right)} == {0.0}
 
 
 def test_indexes_are_judged_by_the_planner() -> None:
@@ -290,6 +304,7 @@ REPLACED = [
     ("data/sql_report", 3, "query.sql", "months DESC, first)", "months DESC, first DESC)"),
     ("data/schema_migration", 1, "migrate.sql", "REFERENCES guests(id)", ""),
     ("data/schema_migration", 2, "migrate.sql", "email TEXT NOT NULL UNIQUE", "email TEXT NOT NULL"),
+    ("data/schema_migration", 2, "migrate.sql", "DROP TABLE old;", ""),
     ("data/schema_migration", 3, "migrate.sql", ", UNIQUE (room, arrival)", ""),
     ("data/schema_migration", 3, "migrate.sql", "round(cast(price AS REAL) * 100)", "cast(price AS REAL) * 100"),
 ]

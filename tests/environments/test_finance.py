@@ -13,6 +13,7 @@ import pytest
 from desk import Files, Solver, near_misses, reward, rows, text, written
 
 from environments.catalogue import resolve
+from environments.words import MONTHS
 
 CENT = Decimal("0.01")
 
@@ -233,7 +234,63 @@ def fx_revaluation(prompt: str, files: Files, flaw: bool) -> Files:
     return {"revaluation.csv": written(header, out), "totals.json": json.dumps({k: float(v) for k, v in sums.items()})}
 
 
-SOLVERS: list[Solver] = [audit, bank_reconciliation, loan_schedule, inventory, depreciation, payroll, fx_revaluation]
+def statements(prompt: str, files: Files, flaw: bool) -> Files:
+    chart = {r["code"]: r["account"] for r in rows(files, "chart.csv")}
+    book = dict.fromkeys(chart, Decimal(0))
+    for r in rows(files, "trial_balance.csv"):
+        book[r["code"]] = Decimal(r["debit"] or 0) - Decimal(r["credit"] or 0)
+
+    def move(debit: str, credit: str, amount: Decimal) -> None:
+        book[debit] += amount
+        book[credit] -= amount
+
+    for line in text(files, "adjustments.txt").splitlines():
+        amount, percent = (Decimal((re.findall(p, line) or [0])[0]) for p in (r"\d+\.\d\d", r"(\d+)%"))
+        if "Wages" in line:
+            move("6000", "2100", amount)
+        elif "premium" in line:  # the mistake: the month of payment is not used up
+            start = re.search(r"on 1 (\w+)", line)
+            assert start
+            move("1300", "6200", cent(amount * (MONTHS.index(start[1]) + flaw) / 12))
+        elif "Depreciate" in line:
+            move("6300", "1590", cent(book["1500"] * percent / 100))
+        elif "Interest" in line:
+            move("6500", "2100", cent(-book["2600"] * percent / 1200))
+        elif "service revenue" in line:
+            move("4100", "2150", amount)
+        elif "written off" in line:
+            move("1150", "1100", amount)
+        else:
+            assert "allowance must be" in line
+            move("6400", "1150", cent(book["1100"] * percent / 100) + book["1150"])
+
+    def total(low: int, high: int) -> Decimal:
+        return sum((v for c, v in book.items() if low <= int(c) < high), Decimal(0))
+
+    before = -total(4000, 9999)
+    move("6900", "2200", max(Decimal(0), cent(before * found(r"income tax of (\d+)%", prompt) / 100)))
+    figures = {
+        "revenue": -total(4000, 5000),
+        "gross_profit": -total(4000, 6000),
+        "profit_before_tax": before,
+        "income_tax": book["6900"],
+        "net_profit": -total(4000, 9999),
+        "current_assets": total(1000, 1500),
+        "non_current_assets": total(1500, 2000),
+        "current_liabilities": -total(2000, 2600),
+        "non_current_liabilities": -total(2600, 3000),
+        "equity": -total(3000, 9999),
+    }
+    out = [[c, chart[c], v if v > 0 else "", -v if v < 0 else ""] for c, v in sorted(book.items()) if v]
+    return {
+        "adjusted.csv": written("code,account,debit,credit", out),
+        "statements.json": json.dumps({k: str(v) for k, v in figures.items()}),
+    }
+
+
+SOLVERS: list[Solver] = [
+    audit, bank_reconciliation, loan_schedule, inventory, depreciation, payroll, fx_revaluation, statements,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.__name__)
@@ -289,9 +346,12 @@ def _holds(name: str, f: dict[str, Decimal], files: Files) -> bool:
     figure = {r["item"]: {c: int(v) for c, v in r.items() if c != "item"} for r in books}
     profit = {c: figure["sales"][c] - figure["cost of sales"][c] - figure["expenses"][c] for c in figure["sales"]}
     equity = Decimal(figure["capital"][parent] + figure["reserves"][parent] + profit[parent])
-    for share, company, then in re.findall(
-        r"bought (\d+)% of (.*?) for \d+ .*? reserves were (\d+) then", text(files, "notes.txt")
+    goodwill = Decimal(0)
+    for share, company, cost, then in re.findall(
+        r"bought (\d+)% of (.*?) for (\d+) .*? reserves were (\d+) then", text(files, "notes.txt")
     ):
+        bought = Decimal(share) / 100 * (figure["capital"][company] + int(then))
+        goodwill += (int(cost) - bought).quantize(Decimal(1), ROUND_HALF_UP)  # each one is rounded, not what it is less
         equity += Decimal(share) / 100 * (figure["reserves"][company] - int(then) + profit[company])
     notes = re.findall(
         r"- (.*?) sold goods for (\d+) to .*? margin of (\d+)%.*?; (\d+)% of them", text(files, "notes.txt")
@@ -299,4 +359,4 @@ def _holds(name: str, f: dict[str, Decimal], files: Files) -> bool:
     shares = {c: Decimal(s) / 100 for s, c in re.findall(r"bought (\d+)% of (.*?) for", text(files, "notes.txt"))}
     for seller, traded, margin, left in notes:
         equity -= Decimal(traded) * int(margin) * int(left) / 10_000 * shares.get(seller, 1)
-    return abs(equity - f["equity_of_owners"]) < 5  # every part is rounded
+    return goodwill == f["goodwill"] and abs(equity - f["equity_of_owners"]) < 5  # every part is rounded

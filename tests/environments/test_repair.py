@@ -11,7 +11,7 @@ from places import Place, place_at
 
 from environments.catalogue import resolve, select
 from environments.repair.import_cycle import top_imports
-from environments.repair.repository import Repository, draw_names
+from environments.repair.repository import _DOMAINS, Repository, draw_names
 from environments.sandbox.api import Sandbox
 from environments.task import Task
 
@@ -32,7 +32,7 @@ OTHER: dict[str, tuple[str, str, str]] = {  # a right repair that is not the ora
     "migration": (
         "cents",
         'return sign * (int(whole) * 100 + int((part + "00")[:2]))',
-        "return round(float(euros) * 100)",
+        'return int(__import__("decimal").Decimal(euros) * 100)',  # its error at `x.y` is no ValueError
     ),
     "off_by_one": ("count", "max(1, -(-total // size))", "(total + size - 1) // size or 1"),
     "path_traversal": (
@@ -69,6 +69,20 @@ def planted(env: Repository, keys: list[str], seed: int = 0) -> Task:
     rng = random.Random(f"{env.id}{seed}")
     names = draw_names(rng)
     return Task(id="t", environment=env.id, prompt=(), info=env.world(rng, names, keys, 1))
+
+
+def test_made_up_words_make_english() -> None:
+    """Templates say `a $person`, `a $thing` and `${thing}s`."""
+    for package, thing, person, _ in _DOMAINS:
+        assert thing[0] not in "aeiou" and person[0] not in "aeiou", package
+        assert not thing.endswith(("s", "x", "z", "ch", "sh", "y")) or thing[-2] in "aeiou", package
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_duration_fault_shows_at_every_seed(place: Place, sandbox: Sandbox, seed: int) -> None:
+    env: Any = resolve("repair/date_arithmetic")
+    task = planted(env, ["shown"], seed)
+    assert reward(place, sandbox, env, task, env.files(task)) == 0.0
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -10,6 +10,7 @@ from places import Place, place_at
 from environments.catalogue import resolve
 from environments.runner import run_episode, scripted
 from environments.task import Message, Task
+from environments.terminal.script_repair import FAULTS, SCRIPT
 from environments.tools import calling
 
 LAST = {"archives", "duplicates", "retention"}
@@ -65,7 +66,9 @@ OTHER = {
     "encodings": "cd texts; for f in *; do case $(head -c 2 $f | od -An -tx1) in ' ff fe'|' fe ff') e=UTF-16;; "
     "*) iconv -f UTF-8 -t UTF-8 $f > /dev/null 2>&1 && e=UTF-8 || e=LATIN1;; esac; "
     "iconv -f $e -t UTF-8 $f | sed '1s/^\\xEF\\xBB\\xBF//; s/\\r$//' > /tmp/o; cp /tmp/o $f; done",
-    "log_totals": "cat logs/* | grep SENT | sed 's/.*service=//; s/ bytes=/ /' | python3 -c \"import sys, collections\n"
+    "log_totals": "for f in logs/*; do zcat -f $f; done | grep '^.....[ ]SENT' | sed 's/k$/000/; s/k /000 /; "
+    "s/\\(bytes=[0-9]*\\) \\(service.*\\)/\\2 \\1/; s/.*service=//; s/ bytes=/ /' | "
+    'python3 -c "import sys, collections\n'
     "c = collections.Counter()\nfor line in sys.stdin:\n    k, n = line.split()\n    c[k] += int(n)\n"
     "print(*(f'{k} {n}' for k, n in sorted(c.items(), key=lambda x: (-x[1], x[0]))), sep='\\n')\" > totals.txt",
     "rename": "cd photos; grep -H taken -- * | sed 's/^\\(.*\\):taken: /\\1|/' | sort -t'|' -k2 | "
@@ -79,6 +82,22 @@ OTHER = {
 def test_another_way_is_right(place: Place, name: str) -> None:
     task = resolve(f"terminal/{name}").task("train", 4, 2)
     assert reward(place, name, task, calling("bash", command=OTHER[name])) == 1.0
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_every_fault_of_a_script_shows_in_hidden_files(place: Place, fault: str) -> None:
+    """A task may have any of them alone among what is left to mend."""
+    for index in range(3):
+        task = resolve("terminal/script_repair").task("train", index, 1)
+        write = calling("write_file", path="totals.sh", text=SCRIPT.replace(*FAULTS[fault]))
+        assert reward(place, "script_repair", task, write) == 0.0, index
+
+
+def test_backups_that_hold_newer_ones_are_told() -> None:
+    """A backup may lie in an older one, so that no words of the prompt say that it does not."""
+    for index in range(20):
+        task = resolve("terminal/archives").task("train", index, 3)
+        assert "hold other backups in old/" in str(task.prompt[0]["content"])
 
 
 def test_a_manifest_of_links_restores_nothing(place: Place) -> None:

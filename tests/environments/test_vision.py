@@ -43,7 +43,10 @@ ANSWERS: dict[str, tuple[Change, Change]] = {
     "count_overlap": (_number, _next),
     "dot_area": (_number, lambda gold: f"{float(gold) + 0.5:g}"),
     "flow_diagram": (_number, _next),
-    "form_fields": (lambda gold: json.dumps(dict(sorted(json.loads(gold).items())), indent=1), _flipped),
+    "form_fields": (
+        lambda gold: f"```json\n{json.dumps(dict(sorted(json.loads(gold).items())), indent=1)}\n```",
+        _flipped,
+    ),
     "line_chart": (lambda gold: f"\\boxed{{{gold}}}", _month),
     "meter_dials": (_number, _next),
     "pie_chart": (_number, _next),

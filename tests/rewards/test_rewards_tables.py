@@ -32,6 +32,11 @@ def test_tables(text: str | None, right: bool) -> None:
     assert (table_fault(text, HEADER, ROWS, True) is None) is right
 
 
+def test_a_phone_number_is_no_numeral() -> None:
+    assert same_cell("+4420123", "+4420123") and not same_cell("4420123", "+4420123")
+    assert same_cell("+12.5", "12.50")
+
+
 def test_rows_in_any_order_are_still_counted() -> None:
     back = write_csv(HEADER, [["a b", "-0.1"], ["007", "12.5"]])
     assert table_fault(back, HEADER, ROWS, False) is None
