@@ -1,6 +1,6 @@
 """Small unsigned numbers in as many bits as they need: the codec of recorded experts (`rollout.routes`) and picks.
 
-Numbers are packed column by column: a block of W x m numbers (W = 16 or 32, the bits of a word) is W runs of m, and word
+Numbers are packed column by column: a block of W x m numbers (W = 16 or 32, the bits of a word) is W runs of m; word
 (w, j) takes bits of the numbers j of all runs. So one numpy call shifts or joins m numbers at once, no number is looked
 at alone, and a word is touched while it is in the cache. A block of B numbers of b bits is b x ceil(B / W) words.
 """
@@ -15,7 +15,7 @@ BLOCK = 1 << 18
 
 
 def word(bits: int) -> np.dtype:
-    """The type of numbers and words of this width: uint16 up to 16 bits, else uint32. Raises ValueError beyond 1..32."""
+    """The type of numbers and words of this width: uint16 up to 16 bits, else uint32. ValueError beyond 1..32."""
     if not 1 <= bits <= 32:
         raise ValueError(f"numbers of {bits} bits cannot be packed: 1 to 32")
     return np.dtype("<u2" if bits <= 16 else "<u4")

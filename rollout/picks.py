@@ -58,8 +58,8 @@ def merged(old: np.ndarray | None, new: np.ndarray) -> np.ndarray:
 
 
 _CHUNK = 64
-"""Steps from key to key that are packed in the width of their largest: small enough that one wide gap costs little, large
-enough that its width (a byte) does not count."""
+"""Steps from key to key that are packed in the width of their largest: so few that one wide gap costs little, so many
+that the byte of their width does not count."""
 
 _SLAB = 1 << 20
 """Keys in a slab, which is packed by itself: what packing and unpacking hold beside the picks."""
@@ -69,7 +69,7 @@ _HEAD = struct.Struct("<BIII")
 
 
 def pack(picks: np.ndarray) -> bytes:
-    """Picks [T, L, k] as bytes: steps from key to key, 64 at a time in the bits of the largest. Any are given back to the
+    """Picks [T, L, k] as bytes: steps from key to key, 64 at a time in the bits of the largest. Any come back to the
     bit; short are those that ascend, with "none" behind, which costs next to nothing where it is alone.
 
     Raises ValueError for a type that picks are not kept in and for another number of axes.

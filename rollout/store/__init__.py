@@ -6,7 +6,8 @@ In: `Group`, with what the learner made of it. Out: the same `Group` to the bit,
 """
 
 from rollout.store.journal import EpisodeJournal
+from rollout.store.rows import TRAJECTORIES
 from rollout.store.stream import StoreError
-from rollout.store.trajectories import TrajectoryReader, TrajectoryWriter
+from rollout.store.trajectories import TrajectoryReader, TrajectoryWriter, said
 
-__all__ = ["EpisodeJournal", "StoreError", "TrajectoryReader", "TrajectoryWriter"]
+__all__ = ["TRAJECTORIES", "EpisodeJournal", "StoreError", "TrajectoryReader", "TrajectoryWriter", "said"]

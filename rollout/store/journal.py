@@ -32,8 +32,8 @@ class EpisodeJournal:
 
     Runs may share a store: they number their groups alike, so each has a folder of its own, named by `run`.
     An episode that is dispatched again after its worker died is taken up after its last whole turn: the same tokens,
-    the same files, one turn's work lost at most. A turn adds what is new in it, nodes and messages: a long episode is not
-    written again and again.
+    the same files, one turn's work lost at most. A turn adds what is new in it, nodes and messages: a long episode is
+    not written again and again.
     """
 
     def __init__(self, store: str | Path, run: str) -> None:
@@ -48,7 +48,11 @@ class EpisodeJournal:
         if kept is None or not path.exists() or Stream(path, rows.TOKENS).end != kept.end:
             kept = _Kept()  # nothing, or of another process
         digests = [_digest(node) for node in t.nodes]
-        note: dict[str, Any] = {"nodes": len(t.nodes), "rest": rows.rest_of(t), "messages": t.conversation[kept.messages :]}
+        note: dict[str, Any] = {
+            "nodes": len(t.nodes),
+            "rest": rows.rest_of(t),
+            "messages": t.conversation[kept.messages :],
+        }
         note["grade"] = t.grade.to_json() if t.grade else None
         target = path
         if not kept.end:

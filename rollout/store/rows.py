@@ -1,7 +1,7 @@
 """What the tables of the store hold, and how nouns become rows and come back to the bit.
 
 `trajectories` has a row for each trajectory: columns to look for and to read, and JSON for what must come back exactly
-(`order`, `grade`, `rest`). `tokens` has a row for each block of a node's tokens. Text that UTF-8 cannot hold (half a pair
+(`order`, `grade`, `rest`). `tokens` has a row for each block of a node. Text that UTF-8 cannot hold (half a pair
 of surrogates) is written as \\udXXX in columns and kept exactly in the JSON beside them.
 """
 

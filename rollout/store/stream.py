@@ -98,7 +98,7 @@ class Stream:
 class Appender:
     """The one writer of a file, new or not; a context manager.
 
-    Raises StoreError while another process writes it, for an unknown version, and where no room is left: the file is then
+    Raises StoreError while another process writes it, for an unknown version, and where no room is left: the file then is
     as before the batch.
     """
 
@@ -173,8 +173,8 @@ def _check(path: Path, found: pa.Schema, expected: pa.Schema) -> None:
         raise StoreError(f"{path} is {table or 'not a table of jointrl'}, not {want[b'jointrl.table'].decode()}")
     if version != VERSION:
         raise StoreError(
-            f"{path} has version {version} of {table}, and this jointrl knows version {VERSION} alone: read it with the "
-            "one that wrote it"
+            f"{path} has version {version} of {table}, and this jointrl knows version {VERSION} alone: read it "
+            "with the one that wrote it"
         )
     if not found.equals(expected):
         raise _damaged(path, 0)

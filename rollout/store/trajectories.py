@@ -18,7 +18,7 @@ import pyarrow as pa
 from environments.images import without_data
 from rewards.grade import Grade
 from rollout.store import rows
-from rollout.store.stream import Appender, Stream, StoreError
+from rollout.store.stream import Appender, StoreError, Stream
 from rollout.trajectory import Group, GroupOrder, Node, StopReason, Trajectory
 
 _ALWAYS = ("attempt", "step")
@@ -114,7 +114,7 @@ class TrajectoryWriter:
 
 
 class TrajectoryReader:
-    """A run's trajectories as they are now; any number may read while one writes. Raises StoreError as `Stream` does."""
+    """A run's trajectories as they are now; any number may read while one writes. StoreError as `Stream` raises it."""
 
     def __init__(self, run_dir: Path) -> None:
         self._images = run_dir / "images"
@@ -137,26 +137,33 @@ class TrajectoryReader:
             found = found.filter(pa.array(_newest(found)))
         return found.select(wanted)
 
+    def newest(self) -> pa.Array:
+        """Which rows no later attempt wrote again."""
+        return pa.array(_newest(self.table(_ALWAYS, newest=False)), pa.bool_())
+
+    def batches(self, mask: pa.Array) -> Iterator[pa.RecordBatch]:
+        """All columns of these of all rows, a group at once."""
+        at = 0
+        for index, n in enumerate(self._lengths()):
+            here = mask.slice(at, n)
+            if here.true_count:
+                yield self._stream.batch(index).filter(here)
+            at += n
+
     def rows(self, columns: Sequence[str] | None = None, newest: bool = True) -> list[dict[str, Any]]:
-        """As `table`, one dict a row; a conversation as messages, a grade as its JSON row."""
-        found = self.table(columns, newest).to_pylist()
-        for row in found:
-            if "conversation" in row:
-                row["conversation"] = [rows.message_of(m) for m in row["conversation"]]
-            for name in ("grade", "order", "rest"):
-                if name in row:
-                    row[name] = json.loads(row[name])
-        return found
+        """As `table`, one dict a row: conversations as messages, what is JSON as its values."""
+        return said(self.table(columns, newest).to_pylist())
+
+    def row(self, id: str) -> dict[str, Any]:
+        """The row of this trajectory that was written last. Raises KeyError if there is none."""
+        (row,) = (r for r in self._batch("id", id).to_pylist() if r["id"] == id)
+        return said([row])[0]
 
     def groups(self, newest: bool = True) -> Iterator[Group]:
         """Every group, to the bit, in the order of writing."""
-        keep = _newest(self._stream.reader([*_ALWAYS]).read_all()) if newest and self._stream.end else None
-        at = 0
-        for index in range(len(self._stream.bounds) - 1):
-            batch = self._stream.batch(index)
-            if len(batch) and (keep is None or keep[at]):
-                yield self._group(batch)
-            at += len(batch)
+        keep = self.newest() if newest else pa.array([True] * sum(self._lengths()))
+        for batch in self.batches(keep):
+            yield self._group(batch)
 
     def group(self, id: str) -> Group:
         """The group of this id, as it was last written. Raises KeyError if there is none."""
@@ -178,6 +185,10 @@ class TrajectoryReader:
             for t in group.trajectories:
                 mask = t.column("loss_mask").astype(bool)
                 yield t.id, t.column("token_ids")[mask].tolist(), t.column("logprobs")[mask].tolist()
+
+    def _lengths(self) -> list[int]:
+        """Rows of each batch."""
+        return [len(batch) for batch in self._stream.reader(["step"])] if self._stream.end else []
 
     def _batch(self, column: str, value: str) -> pa.RecordBatch:
         """The newest batch with this value."""
@@ -271,6 +282,15 @@ def _row(group: Group, i: int, counts: _Counts) -> dict[str, Any]:
         "order": rows.exact({"order": written, "worker": group.worker, "dispatches": group.dispatches}),
         "rest": rows.exact(rows.rest_of(t)),
     }
+
+
+def said(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of `trajectories` with messages as messages, and with the values of what is JSON in the columns."""
+    for row in table:
+        if "conversation" in row:
+            row["conversation"] = [rows.message_of(m) for m in row["conversation"]]
+        row |= {name: json.loads(row[name]) for name in ("grade", "order", "rest") if name in row}
+    return table
 
 
 def _newest(table: pa.Table) -> np.ndarray:
