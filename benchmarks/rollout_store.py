@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._lines import RESULTS, line, write
-from environments.task import Task
+from environments.task import Message, Task
 from rewards.efforts import Effort
 from rewards.grade import Grade
 from rollout import picks, routes
@@ -87,8 +87,10 @@ def sparse() -> list[dict[str, Any]]:
 def short(i: int, samples: int = 8, tokens: int = 400) -> Group:
     """A group as a run has it: a prompt, a turn, routes of the tiny policy."""
     rng = np.random.default_rng(i)
-    said = " ".join(rng.choice(["the", "sum", "of", "both", "is", "therefore", "then", "4", "17"], tokens // 2).tolist())
-    task = Task(f"bench/copy/train/1/{i}/0", f"bench/{i % 20}", ({"role": "user", "content": f"task {i}: {said[:200]}"},))
+    words = ["the", "sum", "of", "both", "is", "therefore", "then", "4", "17"]
+    said = " ".join(rng.choice(words, tokens // 2).tolist())
+    prompt: Message = {"role": "user", "content": f"task {i}: {said[:200]}"}
+    task = Task(f"bench/copy/train/1/{i}/0", f"bench/{i % 20}", (prompt,))
     group = Group(GroupOrder(f"g{i}", task, list(Effort)[i % 4], tuple(range(samples))), [])
     for k in range(samples):
         ids = rng.integers(0, 512, tokens).astype(np.int32)

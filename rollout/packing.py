@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 BLOCK = 1 << 18
-"""Numbers in a block, all but the last: its rows of 16 Ki numbers stay in a core's cache from one shift to the next
-(half or twice as many are slower), and a slice unpacks no more than the blocks that it touches."""
+"""Numbers in a block, all but the last: its rows stay in a core's cache from one shift to the next (fewer numbers are
+slower, more hardly faster), and a slice unpacks no more than the blocks that it touches."""
 
 
 def word(bits: int) -> np.dtype:

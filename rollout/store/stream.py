@@ -98,8 +98,8 @@ class Stream:
 class Appender:
     """The one writer of a file, new or not; a context manager.
 
-    Raises StoreError while another process writes it, for an unknown version, and where no room is left: the file then is
-    as before the batch.
+    Raises StoreError while another process writes it, for an unknown version, and where no room is left: the file is
+    then as before the batch.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
