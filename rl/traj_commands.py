@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _LISTED = ["id", "step", "environment", "effort", "stop", "status", "reward", "shaped_reward", "advantage", "tokens",
            "turns", "oldest_version", "newest_version", "retired"]  # fmt: skip
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ROW_GROUP = 1024
 """Rows of a Parquet row group: a group of samples is too few to compress well and to skip by."""
 _ASKED = ("environment", "effort", "stop", "reward", "step", "oldest_version", "newest_version", "id")
@@ -148,7 +150,9 @@ def _content(message: dict[str, Any]) -> str:
 
 
 def _indented(text: str, by: str) -> str:
-    return "\n".join(by + line for line in text.splitlines())
+    """Each line behind `by`; what would steer the terminal is written as \\xNN."""
+    plain = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return "\n".join(by + line for line in plain.split("\n"))
 
 
 def _export(reader: TrajectoryReader, args: argparse.Namespace) -> int:

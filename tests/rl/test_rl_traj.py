@@ -29,7 +29,7 @@ def group(step: int, env: str, effort: Effort, rewards: list[float | None]) -> G
         node = Node("assistant", *columns, Sampling())
         talk: list[Message] = [*task.prompt]
         talk.append({"role": "assistant", "content": "", "reasoning_content": "let me\nsee", "tool_calls": [CALL]})  # type: ignore[list-item]
-        talk += [{"role": "tool", "content": "a bird", "name": "look"}, {"role": "assistant", "content": "a bird"}]
+        talk += [{"role": "tool", "content": "a \x1b[31mbird", "name": "look"}, {"role": "assistant", "content": "a bird"}]
         t = Trajectory(f"g{step}/{i}", task, effort, [Node.given("prompt", [1, 2]), node], conversation=talk)
         t.stop, t.seconds = StopReason.DONE, {"generate": 1.5}
         if reward is None:
@@ -94,7 +94,7 @@ def test_one_and_a_group_are_shown_for_reading(run: str, capsys: pytest.CaptureF
         "versions 1 to 1",
         "[user]\n  what is it?",
         '[assistant]\n  | let me\n  | see\n  > look {"place": "süd"}',
-        "[tool look]\n  a bird",
+        "[tool look]\n  a \\x1b[31mbird",
         "-- done\n   reward 0.5 (partial)\n     style: 0.25\n     right: 0.5",
         "shaped reward 0.5, advantage 0.5",
         "generate 1.50 s",
