@@ -57,6 +57,8 @@ class TrajectoryWriter:
         that is of another task or effort than its group.
         """
         begin = self._tokens.end
+        order = _order(group)
+        rows.keep_images(group.order.task.prompt, self._images)
         nothing = [None] * len(group.trajectories)
         table = []
         try:
@@ -65,13 +67,12 @@ class TrajectoryWriter:
                 if (t.task, t.effort) != (group.order.task, group.order.effort):
                     raise ValueError(f"{t.id} is of another task or effort than its group {group.order.id}")
                 rows.keep_images(t.conversation, self._images)
-                rows.keep_images(t.task.prompt, self._images)
                 counts = _Counts()
                 for index, node in enumerate(t.nodes):
                     counts.add(node)
                     for batch in gathered.add(t.id, attempt, index, node):
                         self._tokens.append(batch)
-                row = _row(group, i, counts) | {"step": step, "attempt": attempt, "retired": retired}
+                row = _row(group, i, counts) | {"order": order, "step": step, "attempt": attempt, "retired": retired}
                 row["shaped_reward"] = (shaped or nothing)[i]
                 row["advantage"] = (advantages or nothing)[i]
                 table.append(row)
@@ -254,11 +255,16 @@ class _Counts:
             self.versions += [int(own.min()), int(own.max())]
 
 
+def _order(group: Group) -> str:
+    """What the trajectories of a group share, as JSON."""
+    order = group.order.to_json()
+    order["task"]["prompt"] = [without_data(m) for m in group.order.task.prompt]
+    return rows.exact({"order": order, "worker": group.worker, "dispatches": group.dispatches})
+
+
 def _row(group: Group, i: int, counts: _Counts) -> dict[str, Any]:
     order, t = group.order, group.trajectories[i]
     task = order.task
-    written = order.to_json()
-    written["task"]["prompt"] = [without_data(m) for m in task.prompt]
     return {
         "id": t.id,
         "group": order.id,
@@ -279,7 +285,6 @@ def _row(group: Group, i: int, counts: _Counts) -> dict[str, Any]:
         "error": rows.text(t.error),
         "conversation": [rows.message_row(m) for m in t.conversation],
         "grade": rows.exact(t.grade.to_json() if t.grade else None),
-        "order": rows.exact({"order": written, "worker": group.worker, "dispatches": group.dispatches}),
         "rest": rows.exact(rows.rest_of(t)),
     }
 

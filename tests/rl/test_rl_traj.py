@@ -29,7 +29,8 @@ def group(step: int, env: str, effort: Effort, rewards: list[float | None]) -> G
         node = Node("assistant", *columns, Sampling())
         talk: list[Message] = [*task.prompt]
         talk.append({"role": "assistant", "content": "", "reasoning_content": "let me\nsee", "tool_calls": [CALL]})  # type: ignore[list-item]
-        talk += [{"role": "tool", "content": "a \x1b[31mbird", "name": "look"}, {"role": "assistant", "content": "a bird"}]
+        talk.append({"role": "tool", "content": "a \x1b[31mbird", "name": "look"})
+        talk.append({"role": "assistant", "content": "a bird"})
         t = Trajectory(f"g{step}/{i}", task, effort, [Node.given("prompt", [1, 2]), node], conversation=talk)
         t.stop, t.seconds = StopReason.DONE, {"generate": 1.5}
         if reward is None:
