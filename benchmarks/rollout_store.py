@@ -27,7 +27,7 @@ from benchmarks._lines import RESULTS, line, write
 from environments.task import Message, Task
 from rewards.efforts import Effort
 from rewards.grade import Grade
-from rollout import picks, routes
+from rollout import packing, picks, routes
 from rollout.store import TrajectoryReader, TrajectoryWriter
 from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
 
@@ -59,9 +59,12 @@ def router() -> list[dict[str, Any]]:
     record = routes.pack(table)
     assert np.array_equal(routes.unpack(record), table)
     size, share = 4 * table.size, len(record) / (4 * table.size)
+    plain = table[:2048].astype(np.int32).reshape(-1) % EXPERTS
+    direct = 4 * plain.size / best(lambda: packing.pack(plain, 10)) / 1e9
     packed, unpacked = (size / best(f) / 1e9 for f in (lambda: routes.pack(table), lambda: routes.unpack(record)))
     return [
         line("router record of 896 experts, share of int32", share, "<= 0.35", "", share <= 0.35, COMMAND),
+        line("10 bits, packed from int32 per core", direct, ">= 1, as int32", "GB/s", direct >= 1, COMMAND),
         line("router record, packed per core", packed, ">= 1, as int32", "GB/s", packed >= 1, COMMAND),
         line("router record, unpacked per core", unpacked, ">= 1, as int32", "GB/s", unpacked >= 1, COMMAND),
     ]
@@ -251,11 +254,19 @@ def main() -> None:
     """Measure, and merge the lines into benchmarks/results/rollout-store.json."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--folder", help="where the trajectories are written and removed (default: the temporary folder)")
-    folder = Path(tempfile.mkdtemp(dir=p.parse_args().folder))
+    p.add_argument("parts", nargs="*", help="router, sparse, throughput, million, many (default: all)")
+    args = p.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=args.folder))
     try:
-        parts = (router, sparse, lambda: throughput(folder), lambda: million(folder / "long"), lambda: many(folder))
-        for measure in parts:
-            write(RESULTS / "rollout-store.json", measure(), ("numpy", "pyarrow", "datasets"))
+        for part in args.parts or ("router", "sparse", "throughput", "million", "many"):
+            lines = {
+                "router": router,
+                "sparse": sparse,
+                "throughput": lambda: throughput(folder),
+                "million": lambda: million(folder / "long"),
+                "many": lambda: many(folder),
+            }[part]()
+            write(RESULTS / "rollout-store.json", lines, ("numpy", "pyarrow", "datasets"))
     finally:
         shutil.rmtree(folder)
 

@@ -28,10 +28,11 @@ def words(count: int, bits: int) -> int:
     return bits * (whole * (BLOCK // width) + -(-rest // width))
 
 
-def pack(values: np.ndarray, bits: int) -> np.ndarray:
+def pack(values: np.ndarray, bits: int, cut: bool = False) -> np.ndarray:
     """Integers [n] of `bits` bits as words [words(n, bits)] of type word(bits).
 
-    Raises ValueError for numbers that are negative or do not fit: nothing is cut off.
+    Raises ValueError for numbers that are negative or do not fit. cut: take the lower bits of those, for a caller who
+    knows by other means which they are.
     """
     kind = word(bits)
     out = np.zeros(words(len(values), bits), kind)
@@ -39,8 +40,9 @@ def pack(values: np.ndarray, bits: int) -> np.ndarray:
     at = 0
     for begin in range(0, len(values), BLOCK):
         block = values[begin : begin + BLOCK]
-        least, most = int(block.min()), int(block.max())
-        if least < 0 or most >> bits:
+        if cut:
+            block = block & ((1 << bits) - 1)
+        elif (least := int(block.min())) < 0 or (most := int(block.max())) >> bits:
             raise ValueError(f"{least if least < 0 else most} does not fit {bits} bits: 0 to {(1 << bits) - 1}")
         end = at + words(len(block), bits)
         _pack_block(block.astype(kind, copy=False), bits, out[at:end].reshape(bits, -1), spare)

@@ -57,7 +57,7 @@ def merged(old: np.ndarray | None, new: np.ndarray) -> np.ndarray:
     return new.copy() if old is None else np.where(recorded(old)[..., None], old, new)
 
 
-_CHUNK = 64
+_CHUNK = 16
 """Steps from key to key that are packed in the width of their largest: so few that one wide gap costs little, so many
 that the byte of their width does not count."""
 
@@ -69,7 +69,7 @@ _HEAD = struct.Struct("<BIII")
 
 
 def pack(picks: np.ndarray) -> bytes:
-    """Picks [T, L, k] as bytes: steps from key to key, 64 at a time in the bits of the largest. Any come back to the
+    """Picks [T, L, k] as bytes: steps from key to key, 16 at a time in the bits of the largest. Any come back to the
     bit; short are those that ascend, with "none" behind, which costs next to nothing where it is alone.
 
     Raises ValueError for a type that picks are not kept in and for another number of axes.
@@ -84,7 +84,7 @@ def pack(picks: np.ndarray) -> bytes:
     return b"".join(parts)
 
 
-def unpack(record: bytes | np.ndarray) -> np.ndarray:
+def unpack(record: bytes | memoryview) -> np.ndarray:
     """Inverse of `pack`, to the bit; ValueError for what is not whole."""
     size, *shape = _HEAD.unpack_from(record)
     out = np.empty(shape, np.dtype(f"u{size}"))
@@ -113,7 +113,7 @@ def _pack_slab(picks: np.ndarray) -> list[bytes]:
     return parts
 
 
-def _unpack_slab(record: bytes | np.ndarray, at: int, out: np.ndarray) -> int:
+def _unpack_slab(record: bytes | memoryview, at: int, out: np.ndarray) -> int:
     """Fill out [T, L, k] from what begins at byte `at`; returns where it ends."""
     k = out.shape[-1]
     rows = out.size // k

@@ -23,23 +23,36 @@ def pack(routes: np.ndarray) -> bytes:
     """uint16 [T, moe layers, top-k] as bytes. Raises ValueError for another type or shape."""
     if routes.dtype != np.uint16 or routes.ndim != 3:
         raise ValueError(f"routes {routes.dtype} {routes.shape}: give uint16 [tokens, layers, top-k]")
-    missing = (routes.reshape(len(routes), -1) == NO_ROUTE).all(-1) if routes.size else np.zeros(len(routes), bool)
+    missing = np.zeros(len(routes), bool)
+    if routes.size:
+        likely = np.flatnonzero(routes[:, 0, 0] == NO_ROUTE)
+        missing[likely] = (routes[likely] == NO_ROUTE).all((1, 2))
     some = bool(missing.any())
-    if some:
-        routes = routes.copy()
-        routes[missing] = 0
-    bits = max(1, int(routes.max(initial=0)).bit_length())  # NO_ROUTE inside a token's record takes all 16
+    bits = max(1, _largest(routes, missing).bit_length())  # NO_ROUTE inside a token's record takes all 16
     flags = np.packbits(missing).tobytes() if some else b""
-    return _HEAD.pack(bits, some, *routes.shape) + flags + packing.pack(routes.reshape(-1), bits).tobytes()
+    packed = packing.pack(routes.reshape(-1), bits, cut=some)  # what is cut is in the flags
+    return _HEAD.pack(bits, some, *routes.shape) + flags + packed.tobytes()
 
 
-def shape(record: bytes | np.ndarray) -> tuple[int, int, int]:
+def _largest(routes: np.ndarray, missing: np.ndarray) -> int:
+    """The largest number of the tokens that are not missing, 0 for none; by slabs, which the cache holds."""
+    top, tokens = 0, max(1, packing.BLOCK // max(1, routes[:1].size))
+    for begin in range(0, len(routes), tokens):
+        slab = routes[begin : begin + tokens]
+        most = int(slab.max(initial=0))
+        if most == NO_ROUTE:
+            most = int(slab[~missing[begin : begin + tokens]].max(initial=0))
+        top = max(top, most)
+    return top
+
+
+def shape(record: bytes | memoryview) -> tuple[int, int, int]:
     """What shape `unpack` will have."""
     _, _, t, layers, k = _HEAD.unpack_from(record)
     return t, layers, k
 
 
-def unpack(record: bytes | np.ndarray) -> np.ndarray:
+def unpack(record: bytes | memoryview) -> np.ndarray:
     """Inverse of `pack`, to the bit; ValueError for what is not whole."""
     bits, some, t, layers, k = _HEAD.unpack_from(record)
     at = _HEAD.size

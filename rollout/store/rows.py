@@ -206,8 +206,8 @@ def pieces(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int, Node]]:
         node = Node(
             row["role"],
             *(np.array(c, kind) for c, kind in zip(columns, _COLUMNS.values(), strict=True)),
-            routes=None if routes is None else routed.unpack(np.frombuffer(routes, np.uint8)),
-            picks=None if picks is None else picked.unpack(np.frombuffer(picks, np.uint8)),
+            routes=None if routes is None else routed.unpack(routes),
+            picks=None if picks is None else picked.unpack(picks),
             **({} if row["node_json"] is None else _node_fields(json.loads(row["node_json"]))),
         )
         yield row["trajectory"], row["node"], row["begin"], node
