@@ -201,11 +201,16 @@ def pieces(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int, Node]]:
     """
     head = batch.select(["trajectory", "node", "begin", "role", "node_json"]).to_pylist()
     for i, row in enumerate(head):
-        columns = [batch.column(name)[i].values.to_numpy(zero_copy_only=False) for name in _COLUMNS]
+        ids, logprobs, mask, versions = (
+            np.array(batch.column(name)[i].values.to_numpy(zero_copy_only=False), kind) for name, kind in _COLUMNS.items()
+        )
         routes, picks = (batch.column(name)[i].as_buffer() for name in ("routes", "picks"))
         node = Node(
             row["role"],
-            *(np.array(c, kind) for c, kind in zip(columns, _COLUMNS.values(), strict=True)),
+            ids,
+            logprobs,
+            mask,
+            versions,
             routes=None if routes is None else routed.unpack(routes),
             picks=None if picks is None else picked.unpack(picks),
             **({} if row["node_json"] is None else _node_fields(json.loads(row["node_json"]))),
@@ -218,11 +223,12 @@ def joined(parts: Sequence[Node]) -> Node:
     first = parts[0]
     if len(parts) == 1:
         return first
-    columns = [np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS]
+    ids, logprobs, mask, versions = (np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS)
     routes, picks = (
         None if getattr(first, name) is None else np.concatenate([getattr(p, name) for p in parts])
         for name in ("routes", "picks")
     )
+    columns = (ids, logprobs, mask, versions)
     return Node(first.role, *columns, first.sampling, first.snapshot, routes, picks, first.images)
 
 
