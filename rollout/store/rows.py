@@ -202,7 +202,8 @@ def pieces(batch: pa.RecordBatch) -> Iterator[tuple[str, int, int, Node]]:
     head = batch.select(["trajectory", "node", "begin", "role", "node_json"]).to_pylist()
     for i, row in enumerate(head):
         ids, logprobs, mask, versions = (
-            np.array(batch.column(name)[i].values.to_numpy(zero_copy_only=False), kind) for name, kind in _COLUMNS.items()
+            np.array(batch.column(name)[i].values.to_numpy(zero_copy_only=False), kind)
+            for name, kind in _COLUMNS.items()
         )
         routes, picks = (batch.column(name)[i].as_buffer() for name in ("routes", "picks"))
         node = Node(
