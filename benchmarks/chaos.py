@@ -34,10 +34,12 @@ import psutil
 from benchmarks.foundation import line, write
 from rl import runfiles
 from rl.ledger import Ledger
+from rollout.store import TrajectoryReader
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "JOINTRL_CHAOS"
 """Environment variable by which a process is known as one of an attempt, whoever adopted it."""
+_ASKED = ("id", "group", "seed", "environment", "retired", "error", "step", "attempt")
 KILLS = 20
 """What the acceptance asks for."""
 GONE_S = 30.0
@@ -189,9 +191,10 @@ def outcome(run_dir: Path) -> dict[str, Any]:
         out[f"evaluation {file.stem}"] = [
             {k: v for k, v in row.items() if k != "attempt"} for row in runfiles.evaluation(run_dir, file.stem)
         ]
+    sampled = {id: ids for id, ids, _ in TrajectoryReader(run_dir).sampled()}
     for row in runfiles.metrics(run_dir):
         lines = _rollouts(run_dir, row)
-        out[f"tokens of step {row['step']}"] = {r["id"]: [r["seed"], r["token_ids"]] for r in lines}
+        out[f"tokens of step {row['step']}"] = {r["id"]: [r["seed"], sampled[r["id"]]] for r in lines}
     return out
 
 
@@ -310,7 +313,7 @@ def workers(kills: int) -> dict[str, Any]:
 def in_flight(run_dir: Path, since: float) -> list[Path]:
     """Journals of unfinished sandbox episodes that were written after `since`, a wall time in seconds."""
     found = []
-    for path in (run_dir / "sandbox" / "episodes").glob("*/*.json"):
+    for path in (run_dir / "sandbox" / "episodes").glob("*/*.arrow"):
         with contextlib.suppress(FileNotFoundError):  # the episode has ended
             if path.stat().st_mtime > since:
                 found.append(path)
@@ -334,8 +337,8 @@ def _events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
 
 def _rollouts(run_dir: Path, metrics: dict[str, Any]) -> list[dict[str, Any]]:
     """The rollouts of a step in the attempt that its metrics are of."""
-    rows = runfiles.read(run_dir / f"rollouts/step_{metrics['step']}.jsonl")
-    return [r for r in rows if r["attempt"] == metrics["attempt"]]
+    rows = TrajectoryReader(run_dir).rows(_ASKED, newest=False)
+    return [r for r in rows if (r["step"], r["attempt"]) == (metrics["step"], metrics["attempt"])]
 
 
 def _close(one: float, other: float) -> bool:

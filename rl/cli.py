@@ -133,6 +133,7 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("name", metavar="RUN", help="a name that `jointrl runs` lists, or a folder")
     _add_env(commands)
     _add_ckpt(commands)
+    _add_traj(commands)
     doctor = command("doctor", _doctor, "check this machine and its packages, and say how to mend what is wrong")
     doctor.add_argument("--ray", action="store_true", help="also start and stop a local Ray")
     _add_sandboxd(commands)
@@ -189,6 +190,33 @@ def _add_env(commands: argparse._SubParsersAction) -> None:
     install.set_defaults(run=lambda args: _environments().install_interpreter(args))
 
 
+def _add_traj(commands: argparse._SubParsersAction) -> None:
+    about = "list, show, count or export what a run sampled"
+    traj = commands.add_parser("traj", help=about, description=about)
+    traj.add_argument("name", metavar="RUN", help="a name that `jointrl runs` lists, or a folder")
+    traj.set_defaults(run=lambda args: _trajectories().run(args))
+    kinds = traj.add_subparsers(dest="what", metavar="WHAT", required=True)
+
+    listed = kinds.add_parser("list", help="one line each, newest last")
+    listed.add_argument("-n", type=int, default=20, help="lines at most, 0 for all (default: %(default)s)")
+    listed.add_argument("--json", action="store_true", help="as JSON lines")
+    shown = kinds.add_parser("show", help="what was said, what was called, and what it was worth")
+    shown.add_argument("id", metavar="ID", help="as `list` prints it, such as g12/0; g12 shows the group")
+    stats = kinds.add_parser("stats", help="counts and means by environment and effort")
+    out = kinds.add_parser("export", help="a file or folder for others to read")
+    out.add_argument("out", metavar="OUT", help="what to write; must not exist; - is stdout (jsonl)")
+    out.add_argument("--format", choices=("jsonl", "parquet", "datasets"), default="jsonl",
+                     help="datasets: a folder for datasets.load_from_disk (default: %(default)s)")  # fmt: skip
+    for kind in (listed, stats, out):
+        kind.add_argument("--env", metavar="GLOB", help="environments, such as 'workshop/*'")
+        kind.add_argument("--effort", help="low, medium, high or max; several by commas")
+        kind.add_argument("--stop", help="stop reason: done, tokens, turns, ...; several by commas")
+        kind.add_argument("--reward", metavar="A..B", help="rewards in this range, one value, or none (masked)")
+        kind.add_argument("--step", metavar="A..B", help="steps in this range, or one")
+        kind.add_argument("--version", metavar="A..B", help="with a token of these weight versions")
+        kind.add_argument("--all-attempts", action="store_true", help="also what a resume did again")
+
+
 def _add_sandboxd(commands: argparse._SubParsersAction) -> None:
     defaults = SandboxConfig()
     about = "give this machine's sandboxes to workers on other machines (docs/sandbox.md)"
@@ -237,6 +265,12 @@ def _checkpoints() -> ModuleType:
     from rl import ckpt_commands
 
     return ckpt_commands
+
+
+def _trajectories() -> ModuleType:
+    from rl import traj_commands
+
+    return traj_commands
 
 
 def _environments() -> ModuleType:

@@ -315,7 +315,7 @@ class LoggingConfig:
 
     wandb: WandbConfig = field(default_factory=WandbConfig)
     rollouts: bool = True
-    """Write every trajectory to rollouts/step_N.jsonl."""
+    """Write every trajectory to rollouts/: `jointrl traj` shows them."""
     checkpoint_every: int = 10
     keep_checkpoints: int = 2
     progress: bool = True

@@ -10,7 +10,7 @@ from pathlib import Path
 from rl.config import Config
 
 LOGGED = 2_000
-"""Bytes that a short sample takes in rollouts/ (measured on the default run); long ones take some 20 a token more."""
+"""About the bytes that a short sample takes in rollouts/; long ones take some 10 a token more, experts included."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOLD = re.compile(r"No space left on device|Disk quota exceeded|File too large|os error (28|122|27)\b")
 """How such an error reads when it comes from another process or from Rust, where no errno is left of it."""

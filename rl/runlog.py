@@ -5,14 +5,14 @@
     attempts.jsonl              one row per start or resume: command, versions, commit, machine
     metrics.jsonl               one row per step
     events.jsonl                alerts, evaluations, checkpoints, resumes, failures
-    rollouts/step_N.jsonl       every trajectory of step N
+    rollouts/*.arrow            every trajectory of every step (rollout/store)
     images/HASH.png             every image in them, which they name by its content hash
     evaluations/LABEL.jsonl     every held-out episode, and those of the calibration
     controls.json               what was left out of training, and why
     summary.json                the change from before to after, written when the run is finished
 
-JSON lines are only ever appended. Every row carries its attempt: after a resume both rows of a step that was run twice
-are there, and readers take the newest. A line that a killed process left unfinished is skipped.
+Lines and trajectories are only ever appended. Each carries its attempt: after a resume both rows of a step that was run
+twice are there, and readers take the newest. A line that a killed process left unfinished is skipped.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from environments.images import image_file, image_parts, without_data
 from rl import evaluate, report, runfiles
 from rl.compose import difference, dump, load
 from rl.config import Config
@@ -35,10 +34,10 @@ from rl.errors import UserError
 from rl.machine import recipe
 from rl.progress import Progress
 from rl.wandb_copy import WandbCopy
+from rollout.store import StoreError, TrajectoryWriter
 
 if TYPE_CHECKING:
     from rl.assess import Assessed
-    from rollout.trajectory import Group
 
 _OWN_KEYS = ("attempt", "step", "time", "nonfinite")
 _PRINTED = ("alert", "wandb_failed", "checkpoint_skipped", "processes")
@@ -80,6 +79,13 @@ class RunLog:
         self.attempt = max((row["attempt"] for row in runfiles.read(run_dir / "attempts.jsonl")), default=0) + 1
         self._last_step = max((row["step"] for row in runfiles.read(run_dir / "metrics.jsonl")), default=-1)
         self._first = True
+        self._rollouts: TrajectoryWriter | None = None
+        if config.logging.rollouts:
+            try:
+                self._rollouts = TrajectoryWriter(run_dir)
+            except StoreError as error:
+                os.close(self._lock)
+                raise UserError(str(error)) from None
         self.progress = Progress(config.steps, config.logging.progress)
 
     def _begin(self, event: str) -> None:
@@ -115,10 +121,15 @@ class RunLog:
             tokens = sum(float(x.lengths.sum()) for x in groups)
             values["throughput/tokens_per_s"] = tokens / values["time/step_s"]
         row = {"attempt": self.attempt, "step": step, "time": time.time(), "nonfinite": lost, **values}
-        if self.config.logging.rollouts:
+        if self._rollouts is not None:
             for x in groups:
-                self._append(f"rollouts/step_{step}.jsonl", *({"attempt": self.attempt, **r} for r in _rollout_rows(x)))
-                self._keep_images(x.group)
+                shaped, advantages = (
+                    [float(v) if ok else None for v, ok in zip(of, x.valid, strict=True)]
+                    for of in (x.shaped, x.advantages)
+                )
+                retired = str(x.retired) if x.retired else None
+                self._rollouts.append(x.group, step, self.attempt, shaped, advantages, retired)
+            self._rollouts.sync()
         self._append("metrics.jsonl", row)
         self._copy(step, values)
         self.progress.step(step, values)
@@ -200,18 +211,9 @@ class RunLog:
                 self.event("interrupted" if interrupted else "failed", message=f"{type(error).__name__}: {error}")
         if self._wandb is not None:
             self._wandb.close()
+        if self._rollouts is not None:
+            self._rollouts.close()
         os.close(self._lock)
-
-    def _keep_images(self, group: Group) -> None:
-        """Store each image that was shown once, by its content hash."""
-        for trajectory in group.trajectories:
-            for part in image_parts(trajectory.conversation):
-                file = self.run_dir / "images" / f"{part['image']}.png"
-                if not file.exists():
-                    file.parent.mkdir(exist_ok=True)
-                    partial = file.with_suffix(".tmp")
-                    partial.write_bytes(image_file(part))
-                    partial.rename(file)
 
     def _copy(self, step: int, values: Mapping[str, Any]) -> None:
         if self._wandb is not None:
@@ -220,40 +222,6 @@ class RunLog:
     def _append(self, name: str, *rows: Mapping[str, Any]) -> None:
         with self._write:
             runfiles.append(self.run_dir / name, rows)
-
-
-def _rollout_rows(x: Assessed) -> Iterator[dict[str, Any]]:
-    """One row per trajectory of a group: what was said, what it was worth, and what the loss will see of it.
-
-    Tokens and log-probs are those that the policy sampled (log-probs to 4 decimals, for reading; training uses the
-    originals). The task's answer is found again through its id.
-    """
-    order = x.group.order
-    for i, t in enumerate(x.group.trajectories):
-        sampled = t.column("loss_mask").astype(bool)
-        oldest, newest = t.version_range()
-        yield {
-            "id": t.id,
-            "group": order.id,
-            "environment": order.task.environment,
-            "task_id": order.task.id,
-            "level": order.task.level,
-            "effort": str(order.effort),
-            "seed": order.seeds[i],
-            "conversation": [without_data(m) for m in t.conversation],
-            "token_ids": t.column("token_ids")[sampled].tolist(),
-            "logprobs": [round(float(p), 4) for p in t.column("logprobs")[sampled]],
-            "versions": [oldest, newest],
-            "stop": str(t.stop),
-            "grade": t.grade.to_json() if t.grade else None,
-            "error": t.error,
-            "tokens": t.output_tokens,
-            "turns": t.turns,
-            "seconds": t.seconds,
-            "shaped_reward": float(x.shaped[i]) if x.valid[i] else None,
-            "advantage": float(x.advantages[i]) if x.valid[i] else None,
-            "retired": str(x.retired) if x.retired else None,
-        }
 
 
 def _counts(counts: Mapping[str, int]) -> str:

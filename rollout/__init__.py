@@ -2,6 +2,7 @@
 
 `scheduler.py` (driver) hands orders to workers and loses none; `worker.py` (Ray actor, no torch) runs groups,
 `episode.py` one episode: engine -> reply -> environment -> next turn -> verdict. `engine/` generates. `trajectory.py`
-says what a trajectory is, `buffer.py` which groups may be started and trained, `store.py` keeps them on disk.
+says what a trajectory is, `buffer.py` which groups may be started and trained; `store/` keeps them on disk, and
+`packing.py` packs what is recorded beside a token.
 In: `GroupOrder`. Out: `Group`, whose token ids, log-probs, versions and routes are those that were sampled.
 """

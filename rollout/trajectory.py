@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -13,8 +14,9 @@ from environments.task import Message, Task
 from rewards.efforts import Effort
 from rewards.grade import Grade
 from rollout import picks as picked
+from rollout import routes as routed
 
-NO_ROUTE = 65535
+NO_ROUTE = routed.NO_ROUTE
 """Route of a token that no engine has run: one that was sampled last and never fed back."""
 
 
@@ -87,8 +89,8 @@ class Node:
     sampling: Sampling | None = None
     snapshot: str | None = None
     """SnapshotId of the sandbox after this turn."""
-    routes: np.ndarray | None = None
-    picks: np.ndarray | None = None
+    routes: np.ndarray | None = field(default_factory=lambda: None)
+    picks: np.ndarray | None = field(default_factory=lambda: None)
     images: tuple[Place, ...] = ()
     """In order; their tokens are placeholders."""
 
@@ -103,6 +105,29 @@ class Node:
         if not np.isfinite(self.logprobs).all():
             raise ValueError(f"node of role {self.role}: log-probs are not finite")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Records are packed where a node is pickled, and stay so where it arrives, in an object store and a buffer."""
+        state = dict(self.__dict__)
+        for name, codec in _RECORDS.items():
+            array = state.pop(name, None)
+            if array is not None:
+                state[f"_{name}"] = np.frombuffer(codec.pack(array), np.uint8)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __getattr__(self, name: str) -> Any:
+        """routes and picks of a node that was pickled: unpacked whenever they are read, and read-only."""
+        if name not in _RECORDS:
+            raise AttributeError(name)
+        packed = self.__dict__.get(f"_{name}")
+        if packed is None:
+            return None
+        array = _RECORDS[name].unpack(packed)
+        array.flags.writeable = False
+        return array
+
     def __len__(self) -> int:
         return len(self.token_ids)
 
@@ -113,6 +138,10 @@ class Node:
         n = len(ids)
         zeros = (np.zeros(n, np.float32), np.zeros(n, np.uint8), np.full(n, -1, np.int32))
         return Node(role, ids, *zeros, images=images)
+
+
+_RECORDS: dict[str, Any] = {"routes": routed, "picks": picked}
+"""The codecs of what is recorded beside a token."""
 
 
 @dataclass(eq=False)
@@ -181,9 +210,9 @@ class Trajectory:
                         "stop_ids": list(s.stop_ids),
                     },
                     "snapshot": n.snapshot,
-                    "routes": None if n.routes is None else n.routes.tolist(),
+                    "routes": None if n.routes is None else b64encode(routed.pack(n.routes)).decode(),
                     "images": [[p.image, p.at, p.tokens] for p in n.images],
-                    **({} if n.picks is None else {"picks": picked.to_json(n.picks)}),
+                    **({} if n.picks is None else {"picks": b64encode(picked.pack(n.picks)).decode()}),
                 }
             )
         return {
@@ -214,8 +243,8 @@ class Trajectory:
                     np.asarray(n["versions"], np.int32),
                     None if s is None else Sampling(s["temperature"], s["max_tokens"], s["seed"], tuple(s["stop_ids"])),
                     n["snapshot"],
-                    None if n["routes"] is None else np.asarray(n["routes"], np.uint16),
-                    picked.from_json(n["picks"]) if "picks" in n else None,
+                    None if n["routes"] is None else routed.unpack(b64decode(n["routes"])),
+                    picked.unpack(b64decode(n["picks"])) if "picks" in n else None,
                     tuple(Place(*p) for p in n["images"]),
                 )
             )

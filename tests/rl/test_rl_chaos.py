@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.chaos import SETTINGS, Attempt, audit, in_flight
 from rl import runfiles
+from rollout.store import TrajectoryReader
 
 SMALL = (
     *SETTINGS,
@@ -65,7 +66,7 @@ def test_a_killed_driver_and_a_killed_worker_cost_nothing_but_time(tmp_path: Pat
         if row["event"] == "planned":
             orders.setdefault(row["group"], []).append(row["order"])
     assert all(o == some[0] for some in orders.values() for o in some), "planned again, a group is the same"
-    rows = [r for step in range(2) for r in runfiles.read(run_dir / f"rollouts/step_{step}.jsonl")]
+    rows = TrajectoryReader(run_dir).rows(["environment", "group", "error"])
     assert {r["error"] for r in rows} == {None}
     assert any(r["environment"].startswith("workshop/") for r in rows if r["group"] in again)
 

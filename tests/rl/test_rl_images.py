@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from rollout.engine.base import GenerateRequest
 from rollout.engine.native import NativeEngine
 from rollout.engine.weights import describe
 from rollout.images import places
+from rollout.store import TrajectoryReader
 from rollout.trajectory import Sampling
 from rollout.worker import load_chat
 
@@ -158,7 +158,7 @@ def test_a_log_names_images_and_keeps_each_file_once(tmp_path: Path) -> None:
         log.step(0, {}, [group])
     (file,) = (tmp_path / "run" / "images").iterdir()
     assert file.name == f"{part['image']}.png" and file.read_bytes() == image_file(part)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "rollouts" / "step_0.jsonl").read_text().splitlines()]
+    rows = TrajectoryReader(tmp_path / "run").rows(["conversation"])
     assert len(rows) == 3
     for row in rows:
         shown = row["conversation"][0]["content"][0]

@@ -12,6 +12,7 @@ import pytest
 
 from model.checkpoint_config import architecture
 from rl.learner.masters import Masters
+from rollout.store import TrajectoryReader
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -49,10 +50,10 @@ def test_the_learner_scores_images_as_the_engine_sampled_behind_them(run: Path) 
 
 
 def test_images_are_in_the_log_once_and_by_hash(run: Path) -> None:
-    rows = [json.loads(line) for f in (run / "rollouts").iterdir() for line in f.read_text().splitlines()]
+    rows = TrajectoryReader(run).rows(["conversation"])
     shown = {m["content"][0]["image"] for r in rows for m in r["conversation"] if not isinstance(m["content"], str)}
     assert shown and shown == {f.stem for f in (run / "images").iterdir()}
-    assert max(t for r in rows for t in r["token_ids"]) < 512, "no mark of an image was sampled"
+    assert max(t for _, ids, _ in TrajectoryReader(run).sampled() for t in ids) < 512, "no mark of an image was sampled"
 
 
 def test_what_sees_was_trained(run: Path) -> None:

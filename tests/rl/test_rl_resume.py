@@ -19,6 +19,7 @@ from rewards.grade import Grade, GradeStatus
 from rl import loop, runfiles
 from rl.errors import UserError
 from rl.ledger import GroupState, Ledger
+from rollout.store import TrajectoryReader
 
 DRIVER = Path(__file__).with_name("chaos_driver.py")
 ROOT = DRIVER.parents[2]
@@ -260,7 +261,7 @@ def test_an_environment_without_grades_is_an_alert_once(tmp_path: Path, monkeypa
         return t
 
     chaos_driver.main(tmp_path / "fine", 2, 0)
-    bad = runfiles.read(tmp_path / "fine" / "rollouts" / "step_0.jsonl")[0]["environment"]
+    bad = TrajectoryReader(tmp_path / "fine").rows(["environment"])[0]["environment"]
     assert not [e for e in runfiles.read(tmp_path / "fine" / "events.jsonl") if e["event"] == "alert"]
     monkeypatch.setattr(chaos_driver.PlayedScheduler, "play", broken)
     chaos_driver.main(tmp_path / "bad", 8, 0)

@@ -29,7 +29,8 @@ from rl.progress import Progress
 from rl.runfiles import Status
 from rl.runlog import RunLog
 from rl.show import runs, show
-from rollout.trajectory import GroupOrder, Node, Sampling, StopReason, Trajectory
+from rollout.store import TrajectoryReader
+from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +72,7 @@ def assessed(n: int = 3, broken: int | None = None) -> Any:
         )
     valid = np.array([i != broken for i in range(n)])
     return SimpleNamespace(
-        group=SimpleNamespace(order=GroupOrder("g0", task, Effort.LOW, tuple(range(n))), trajectories=trajectories),
+        group=Group(GroupOrder("g0", task, Effort.LOW, tuple(range(n))), trajectories),
         valid=valid,
         lengths=np.full(n, 2.0),
         shaped=np.where(valid, 0.75, 0.0),
@@ -116,12 +117,14 @@ def test_a_run_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     metrics = strict(folder / "metrics.jsonl")
     assert [m["step"] for m in metrics] == list(range(6)) and all(m["attempt"] == 1 for m in metrics)
     assert metrics[0]["throughput/tokens_per_s"] == 2 * 3 * 2.0 / 2.0
-    trajectories = strict(folder / "rollouts" / "step_0.jsonl")
-    assert len(trajectories) == 6
+    reader = TrajectoryReader(folder)
+    trajectories = [r for r in reader.rows() if r["step"] == 0]
+    assert len(trajectories) == 6 and len(reader.rows(["id"])) == 36
     first, masked = trajectories[0], trajectories[4]
-    assert first["token_ids"] == [7, 8] and first["logprobs"] == [-0.5, -0.25] and first["versions"] == [3, 4]
-    assert first["advantage"] == 0.5 and first["grade"]["reward"] == 0.0
-    assert masked["advantage"] is None and masked["shaped_reward"] is None and masked["grade"]["reward"] is None
+    assert next(reader.sampled()) == (first["id"], [7, 8], [-0.5, -0.25])
+    assert (first["oldest_version"], first["newest_version"]) == (3, 4)
+    assert first["advantage"] == 0.5 and first["grade"]["reward"] == first["reward"] == 0.0
+    assert masked["advantage"] is masked["shaped_reward"] is masked["reward"] is masked["grade"]["reward"] is None
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["steps"] == 6 and summary["change"]["greedy"]["macro"]["gain"] == pytest.approx(0.4)
     assert {e["event"] for e in strict(folder / "events.jsonl")} == {"started", "evaluation", "finished"}

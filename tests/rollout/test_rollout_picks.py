@@ -15,7 +15,7 @@ from model import K3Config, Policy, QuantSpec
 from rewards.efforts import Effort
 from rollout.engine.base import Generation
 from rollout.engine.weights import describe
-from rollout.picks import from_json, merged, no_pick, nothing, pick_type, positions, recorded, stored, to_json
+from rollout.picks import merged, no_pick, nothing, pack, pick_type, positions, recorded, stored, unpack
 from rollout.trajectory import Node, Trajectory
 
 K = 7
@@ -115,7 +115,7 @@ def test_the_smallest_type_that_fits_and_its_none() -> None:
         kept = stored(picks, kind)
         assert kept.dtype == kind and recorded(kept).tolist() == [[True], [False]]
         np.testing.assert_array_equal(positions(kept), picks)
-        back = from_json(to_json(kept))
+        back = unpack(pack(kept))
         assert back.dtype == kind and back.tobytes() == kept.tobytes()
     with pytest.raises(ValueError, match="uint16 or uint32"):
         no_pick(np.dtype(np.int64))

@@ -1,9 +1,10 @@
-"""Laws of the trajectory: columns have one length, rows come back bit for bit, groups are written once."""
+"""Laws of the trajectory: columns have one length, rows come back bit for bit, records travel packed."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError
+import pickle
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from worlds import call, order, say
 
 from rewards.grade import Grade, GradeStatus
-from rollout.store import EpisodeJournal, read_groups, write_groups
-from rollout.trajectory import Group, Node, Sampling, StopReason, Trajectory
+from rollout.store import EpisodeJournal
+from rollout.trajectory import Node, Sampling, StopReason, Trajectory
 
 
 def node(n: int = 5, **wrong: int) -> Node:
@@ -66,12 +67,12 @@ def trajectory(id: str = "g0/0") -> Trajectory:
 
 def assert_equal(a: Trajectory, b: Trajectory) -> None:
     for x, y in zip(a.nodes, b.nodes, strict=True):
-        for name in ("token_ids", "logprobs", "loss_mask", "versions", "routes"):
+        for name in ("token_ids", "logprobs", "loss_mask", "versions", "routes", "picks"):
             left, right = getattr(x, name), getattr(y, name)
             assert (left is None) == (right is None)
             if left is not None:
                 assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
-        assert (x.role, x.sampling, x.snapshot) == (y.role, y.sampling, y.snapshot)
+        assert (x.role, x.sampling, x.snapshot, x.images) == (y.role, y.sampling, y.snapshot, y.images)
     rest = ("id", "task", "effort", "segments", "conversation", "stop", "grade", "seconds", "error")
     assert all(getattr(a, name) == getattr(b, name) for name in rest)
 
@@ -92,19 +93,26 @@ def test_counts_and_versions_look_at_sampled_tokens_only() -> None:
     assert t.column("token_ids").tolist() == [1, 2, 3, 0, 1, 2, 3, 4]
 
 
-def test_groups_are_written_once_and_read_back(tmp_path: Path) -> None:
-    groups = [Group(order(id=f"g{i}"), [trajectory(f"g{i}/0"), trajectory(f"g{i}/1")], "w", 2) for i in range(3)]
-    path = tmp_path / "rollouts" / "step_1.jsonl"
-    write_groups(path, groups)
-    back = list(read_groups(path))
-    assert [g.order for g in back] == [g.order for g in groups]
-    for a, b in zip(groups, back, strict=True):
-        for x, y in zip(a.trajectories, b.trajectories, strict=True):
-            assert_equal(x, y)
-    before = path.read_bytes()
-    with pytest.raises(FileExistsError):
-        write_groups(path, [])
-    assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["step_1.jsonl"]
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_records_are_packed_where_a_node_is_pickled_and_read_as_they_were(protocol: int) -> None:
+    routes = np.random.default_rng(0).integers(0, 896, (2000, 4, 16)).astype(np.uint16)
+    routes[-1] = 65535
+    picks = np.sort(np.random.default_rng(1).integers(0, 30_000, (2000, 1, 64)).astype(np.uint16))
+    whole = replace(Node.given("tool", np.arange(2000)), routes=routes, picks=picks)
+    data = pickle.dumps([whole, Node.given("tool", [1])], protocol)
+    assert len(data) < 0.75 * (routes.nbytes + picks.nbytes)
+    back, plain = pickle.loads(data)
+    assert plain.routes is None and plain.picks is None
+    for _ in range(2):  # packed it stays, also through another process
+        assert back.routes.tobytes() == routes.tobytes() and back.picks.tobytes() == picks.tobytes()
+        assert "routes" not in back.__dict__ and "picks" not in back.__dict__
+        with pytest.raises(ValueError, match="read-only"):
+            back.routes[0] = 0
+        back = pickle.loads(pickle.dumps(back, protocol))
+    again = replace(back, snapshot="s")
+    assert again.routes.tobytes() == routes.tobytes() and again.snapshot == "s"
+    with pytest.raises(AttributeError, match="other"):
+        _ = back.other
 
 
 def test_the_journal_keeps_the_same_episode_only_and_drops_the_future(tmp_path: Path) -> None:
@@ -126,3 +134,38 @@ def test_runs_that_share_a_store_have_journals_of_their_own(tmp_path: Path) -> N
     assert other.load(t) is None
     other.forget(t.id)
     assert other.prune(version=0) == 0 and one.load(t) is not None
+
+
+def test_a_journal_adds_what_is_new_and_a_torn_turn_is_not_there(tmp_path: Path) -> None:
+    journal, t = EpisodeJournal(tmp_path, "one"), trajectory()
+    begun = Trajectory(t.id, t.task, t.effort)
+    t.append(Node.given("tool", np.random.default_rng(0).integers(0, 10**6, 50_000)))
+    journal.save(t)
+    (path,) = (tmp_path / "episodes" / "one").iterdir()
+    first = path.stat().st_size
+    t.append(node())
+    t.conversation.append(say("more"))
+    t.nodes[1] = replace(t.nodes[1], routes=np.zeros((5, 2, 3), np.uint16))  # what the next prompt told of it
+    journal.save(t)
+    assert path.stat().st_size < first + 5000
+    kept = EpisodeJournal(tmp_path, "one").load(begun)
+    assert kept is not None
+    assert_equal(kept, t)
+    whole = path.read_bytes()
+    for end in (first, first + 1, first + 500, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        kept = EpisodeJournal(tmp_path, "one").load(begun)
+        assert kept is not None and len(kept.nodes) == 3 and (kept.nodes[1].routes == 65535).all()
+    again = EpisodeJournal(tmp_path, "one")
+    kept = again.load(begun)
+    assert kept is not None
+    kept.append(node(7))
+    again.save(kept)  # behind a torn turn
+    found = EpisodeJournal(tmp_path, "one").load(begun)
+    assert found is not None
+    assert_equal(found, kept)
+    journal.save(t)  # a worker that was thought dead: its own turns, whole
+    found = EpisodeJournal(tmp_path, "one").load(begun)
+    assert found is not None
+    assert_equal(found, t)
+    assert [p.suffix for p in path.parent.iterdir()] == [".arrow"]
