@@ -343,7 +343,9 @@ class NativeEngine:
         room = np.minimum(self._left[:n], self.max_context - self._position[:n]) - 1
         drafts: list[list[int]] = []
         for s, most in zip(self._rows, room.tolist(), strict=True):
-            drafts.append([] if s.order.drafts is None else s.order.drafts.draft(s.index, min(most, self._draft_tokens)))
+            drafts.append(
+                [] if s.order.drafts is None else s.order.drafts.draft(s.index, min(most, self._draft_tokens))
+            )
         if not any(drafts):
             return False
         tokens = [[int(last), *draft] for last, draft in zip(self._last[:n], drafts, strict=True)]

@@ -1,5 +1,4 @@
-"""Prompts of many lengths through `prefill` or `extend`: similar lengths together, long ones in pieces. Or token by token.
-"""
+"""Prompts of many lengths through `prefill` or `extend`: similar lengths together, long ones in pieces. Or token by token."""
 
 from __future__ import annotations
 

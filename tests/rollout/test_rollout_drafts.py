@@ -34,7 +34,9 @@ def test_a_draft_is_what_followed_the_same_words_last() -> None:
 def test_what_counts_of_a_draft() -> None:
     none = np.array([-1])
     assert accepted(np.array([0, 5, 6]), np.array([5, 6, 7]), 3, none) == 3  # all of it, and a token more
-    assert accepted(np.array([0, 5, 6]), np.array([5, 1, 7]), 3, none) == 2  # up to the first other token, that included
+    assert (
+        accepted(np.array([0, 5, 6]), np.array([5, 1, 7]), 3, none) == 2
+    )  # up to the first other token, that included
     assert accepted(np.array([0, 5, 6]), np.array([1, 6, 7]), 3, none) == 1
     assert accepted(np.array([0, 5, 6]), np.array([5, 6, 7]), 3, np.array([5])) == 1  # a stop is the end
     assert accepted(np.array([0]), np.array([4]), 1, none) == 1
