@@ -1,6 +1,6 @@
 """The engines of the rollout: benchmarks/results/rollout-engine.json.
 
-    python -m benchmarks.rollout engine    native `tiny` at batch 64, beside vLLM on a Qwen3 of its size, and a plain loop
+    python -m benchmarks.rollout engine    native `tiny` at batch 64, vLLM on a Qwen3 of its size, and a plain loop
     python -m benchmarks.rollout prefix    a group of 8 over a prompt of 32k tokens and 20 turns
     python -m benchmarks.rollout modes     what the deterministic mode costs, and what drafts bring
 
@@ -345,7 +345,7 @@ def alternate(sides: dict[str, Callable[[int], float]], rounds: int) -> dict[str
 
 
 def bench_modes(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The run load and a long prompt, deterministic or not; sequences that repeat themselves, with drafts or without."""
+    """A step's load and a long prompt, deterministic or not; sequences that repeat themselves, with drafts or not."""
     command = "python -m benchmarks.rollout modes"
     torch.set_num_threads(1)
     lines = []

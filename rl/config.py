@@ -76,8 +76,8 @@ class EngineConfig:
     index_topk bytes for a token and a full-attention layer (4 x beyond a context of 65,535). Tokens at positions below
     index_topk attend to all keys; nothing is recorded for them."""
     prefix_cache_bytes: int = 256 << 20
-    """Memory of each native engine for states kept at the ends of prompts and turns, which siblings and next turns go on
-    from; the least recently used go first. 0: none are kept. (vLLM has a cache of its own.)"""
+    """Memory of each native engine for states kept at the ends of prompts and turns, from which siblings and next turns
+    go on; the least recently used go first. 0: none are kept. (vLLM has a cache of its own.)"""
     deterministic: bool = False
     """Native, on a CPU: equal bits of tokens and log-probs whatever else is in the batch and however prompts were read
     or cached, at the price of prompts that are read token by token. Otherwise equal up to the order of summation."""

@@ -57,9 +57,9 @@ class NativeEngine:
     `load` has verified a whole set of weights. A sample depends on weights, prompt, sampling and seed, not on what else
     is in the batch: decoding is the same bit for bit, prefill up to the order in which the model sums.
     prefix_bytes: memory of the kept states at most; 0: none are kept. deterministic: the same bits in prefill as well,
-    wherever a prompt is cut and whatever was kept: prompts are read token by token. Raises ValueError for a policy that
-    sees, or is not on a CPU. draft_tokens: most tokens of a draft (`drafts.py`); 0: there are none. A draft is read as a
-    prompt is, so that both together are a ValueError.
+    wherever a prompt is cut and whatever was kept: prompts are read token by token. draft_tokens: most tokens of a draft
+    (`drafts.py`); 0: there are none. Raises ValueError for a deterministic engine with drafts (they are read as prompts
+    are by default), on another device than a CPU, or of a policy that sees.
     record_picks: also record the keys that sparse attention selected, of tokens at positions from index_topk on (those
     before attend to all that they have). Raises ValueError for a policy without an indexer.
     """

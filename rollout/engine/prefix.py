@@ -73,7 +73,7 @@ class PrefixCache:
         self._lengths: Counter[int] = Counter()
         """How many keys there are of each length, held or gone."""
         self.counts: Counter[str] = Counter()
-        """lookups, hits, evictions, and `distinct` tokens: of prompts, beyond all checkpoints that there are or were."""
+        """lookups, hits, evictions, and `distinct` tokens: of prompts, beyond all checkpoints there are or were."""
 
     def __len__(self) -> int:
         return len(self._held)

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from engine_tools import arrays, drain, engine_of, plain, policy_of, prompts, request, same
+from engine_tools import arrays, drain, engine_of, plain, request, same
+from engine_tools import policy_of as any_policy
 
+from model import Policy
 from rollout.engine.base import FinishReason
 from rollout.engine.drafts import Drafts, accepted
 from rollout.engine.weights import describe
 
 PATTERN = [5, 9, 3, 7] * 6
+
+
+@cache
+def policy_of(preset: str = "tiny", seed: int = 0) -> Policy:
+    """A policy of few words, tokens 0 to 11: at any temperature what it says was often said before."""
+    policy = deepcopy(any_policy(preset, seed=seed))
+    with torch.no_grad():
+        policy.lm_head.weight[:12] *= 8.0
+        policy.lm_head.weight[12:] = 0.0
+    policy.refresh_quantized()
+    return policy
 
 
 def test_a_draft_is_what_followed_the_same_words_last() -> None:
@@ -42,13 +57,13 @@ def test_what_counts_of_a_draft() -> None:
     assert accepted(np.array([0]), np.array([4]), 1, none) == 1
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("preset", ["tiny", "tiny_odd"])
 def test_tokens_are_those_of_plain_decoding(preset: str, temperature: float) -> None:
     policy = policy_of(preset)
     asked = [
-        request(f"r{i}", [*p, *PATTERN], seeds=(i, i + 1, i + 2), max_tokens=20 + 13 * i, temperature=temperature)
-        for i, p in enumerate(prompts(3, seed=3))
+        request(f"r{i}", PATTERN[i:], seeds=(i, i + 1, i + 2), max_tokens=20 + 13 * i, temperature=temperature)
+        for i in range(3)
     ]
     out = []
     for k in (0, 3, 6):
@@ -59,7 +74,7 @@ def test_tokens_are_those_of_plain_decoding(preset: str, temperature: float) -> 
         stats = engine.stats()
         assert (stats["tokens_drafted"] > 0) == (k > 0)
         assert stats["tokens_generated"] == sum(len(g.token_ids) for gs in out[-1].values() for g in gs)
-        if k and temperature == 0.0:
+        if k:
             assert stats["tokens_accepted"] > 0 and stats["decode_steps"] < stats["tokens_generated"]
     for r in asked:
         for plainly, *speculated in zip(*(o[r.id] for o in out), strict=True):
@@ -69,7 +84,7 @@ def test_tokens_are_those_of_plain_decoding(preset: str, temperature: float) -> 
 
 def test_the_distribution_is_the_policys() -> None:
     """Of 6,000 samples of three tokens, at a temperature where drafts are accepted and refused."""
-    policy, n, t = policy_of(seed=3), 6000, 0.35
+    policy, n, t = policy_of(seed=3), 6000, 1.3
     engine = engine_of(policy, max_batch=200, max_context=64, draft_tokens=3)
     prompt = PATTERN[:10]
     engine.submit(request("g", prompt, seeds=tuple(range(n)), max_tokens=3, temperature=t))
@@ -109,11 +124,11 @@ def test_log_probs_and_routes_are_of_the_policy() -> None:
     policy = policy_of("tiny_odd")
     engine = engine_of(policy, max_context=128, record_picks=True, draft_tokens=4)
     prompt = PATTERN
-    engine.submit(request("g", prompt, seeds=(1, 2, 3), max_tokens=70, temperature=0.4))
+    engine.submit(request("g", prompt, seeds=(1, 2, 3), max_tokens=70, temperature=0.9))
     out = drain(engine)["g"]
     assert engine.stats()["tokens_accepted"] > 0
     for g in out:
-        np.testing.assert_allclose(g.logprobs, plain(policy, prompt, g, 0.4), atol=1e-6)
+        np.testing.assert_allclose(g.logprobs, plain(policy, prompt, g, 0.9), atol=1e-6)
         ids = torch.tensor([[*prompt, *g.token_ids.tolist()]])
         want = policy(ids, torch.tensor([ids.shape[1]]), record_picks=True)
         assert g.routes is not None and g.picks is not None and want.picks is not None
@@ -123,11 +138,11 @@ def test_log_probs_and_routes_are_of_the_policy() -> None:
 
 def test_stops_limits_and_kept_turns_are_as_without_drafts() -> None:
     policy = policy_of()
-    stops = tuple(range(0, 512, 11))
+    stops = (4,)
     ends = []
     for k in (0, 5):
         engine = engine_of(policy, max_context=64, draft_tokens=k)
-        how = {"max_tokens": 40, "temperature": 0.3, "stop_ids": stops, "keep": True}
+        how = {"max_tokens": 39, "stop_ids": stops, "keep": True}
         engine.submit(request("a", PATTERN, seeds=tuple(range(8)), **how))
         first = drain(engine)["a"]
         for i, g in enumerate(first):
@@ -139,7 +154,7 @@ def test_stops_limits_and_kept_turns_are_as_without_drafts() -> None:
     for a, b in zip(*ends, strict=True):
         same(a, b)
         assert a.cached_tokens == b.cached_tokens
-    assert {g.finish for g in ends[0]} == {FinishReason.STOP, FinishReason.CONTEXT}
+    assert {g.finish for g in ends[0]} >= {FinishReason.STOP, FinishReason.CONTEXT}
 
 
 def test_an_update_in_the_middle_of_speculation() -> None:

@@ -18,18 +18,18 @@ ANY = tuple(range(0, 512, 3))
 
 
 def talk(
-    engine: NativeEngine, turns: int, seeds: tuple[int, ...] = (1, 2, 3), keep: bool = True
+    engine: NativeEngine, turns: int, seeds: tuple[int, ...] = (1, 2, 3)
 ) -> list[list[Generation]]:
     """A conversation per seed: every turn adds what was sampled and three given tokens."""
     first = prompts(1, longest=9, seed=4)[0]
-    engine.submit(request("t0", first, seeds=seeds, max_tokens=40, stop_ids=ANY, keep=keep))
+    engine.submit(request("t0", first, seeds=seeds, max_tokens=40, stop_ids=ANY, keep=True))
     rows = drain(engine)["t0"]
     histories = [[*first, *g.token_ids.tolist()] for g in rows]
     out = [[g] for g in rows]
     for turn in range(1, turns):
         for i, h in enumerate(histories):
             h += [7, 8, 10 + i]
-            engine.submit(request(f"t{turn}.{i}", h, seeds=(seeds[i] + turn,), max_tokens=40, stop_ids=ANY, keep=keep))
+            engine.submit(request(f"t{turn}.{i}", h, seeds=(seeds[i] + turn,), max_tokens=40, stop_ids=ANY, keep=True))
         done = drain(engine)
         for i, h in enumerate(histories):
             (g,) = done[f"t{turn}.{i}"]
@@ -41,13 +41,13 @@ def talk(
 @pytest.mark.parametrize("preset", ["tiny", "tiny_odd"])
 def test_kept_states_change_nothing_but_the_work(preset: str) -> None:
     policy = policy_of(preset)
-    with_sessions, without = engine_of(policy, max_context=256), engine_of(policy, max_context=256)
-    kept, cold = talk(with_sessions, 4), talk(without, 4, keep=False)
+    engine, without = engine_of(policy, max_context=256), engine_of(policy, max_context=256, prefix_bytes=0)
+    kept, cold = talk(engine, 4), talk(without, 4)
     for a, b in zip(kept, cold, strict=True):
         for g, h in zip(a, b, strict=True):
             assert g.finish is FinishReason.STOP
             same(g, h)
-    work, cold_work = with_sessions.stats(), without.stats()
+    work, cold_work = engine.stats(), without.stats()
     assert cold_work["tokens_cached"] == 0
     assert work["tokens_prefilled"] + work["tokens_cached"] == cold_work["tokens_prefilled"]
     # After the first turn, each turn adds the last sampled token and three given ones.
@@ -57,7 +57,8 @@ def test_kept_states_change_nothing_but_the_work(preset: str) -> None:
 
 def test_prompt_routes_say_what_was_run() -> None:
     policy = policy_of()
-    kept, cold = talk(engine_of(policy, max_context=256), 2), talk(engine_of(policy, max_context=256), 2, keep=False)
+    kept = talk(engine_of(policy, max_context=256), 2)
+    cold = talk(engine_of(policy, max_context=256, prefix_bytes=0), 2)
     for a, b in zip(kept, cold, strict=True):
         g, full = a[1], b[1]
         n = g.cached_tokens
