@@ -249,7 +249,7 @@ class Trie:
 def turns(vocab: int, group: int, prompt: int, count: int, told: int) -> Iterator[Callable[[Any], list[Any]]]:
     """A group's turns: each a function of what was sampled last, giving its requests."""
     rng = np.random.default_rng(0)
-    stops = tuple(range(0, vocab, 16))
+    stops = tuple(range(0, vocab, 8))
     first = rng.integers(0, vocab, prompt).astype(np.int32)
     histories = [first] * group
 

@@ -55,9 +55,9 @@ class NativeEngine:
 
     max_batch: rows decoded at once; max_context: tokens of prompt and output together. Nothing is generated before
     `load` has verified a whole set of weights. A sample depends on weights, prompt, sampling and seed, not on what else
-    is in the batch: decoding is the same bit for bit, prefill up to the order in which the model sums.
-    prefix_bytes: memory of the kept states at most; 0: none are kept. deterministic: the same bits in prefill as well,
-    wherever a prompt is cut and whatever was kept: prompts are read token by token. draft_tokens: most tokens of a draft
+    is in the batch: up to the order in which the model sums, or, if `deterministic`, bit for bit.
+    prefix_bytes: memory of the kept states at most; 0: none are kept. deterministic: nor on where a prompt
+    is cut, nor on what was kept of it: prompts are read token by token. draft_tokens: most tokens of a draft
     (`drafts.py`); 0: there are none. Raises ValueError for a deterministic engine with drafts (they are read as prompts
     are by default), on another device than a CPU, or of a policy that sees.
     record_picks: also record the keys that sparse attention selected, of tokens at positions from index_topk on (those
