@@ -72,7 +72,7 @@ def test_no_composition_of_the_batch_changes_a_bit(
 ) -> None:
     engine = engine_of(TINY, max_batch=max_batch, max_context=CONTEXT, deterministic=True, prefix_bytes=cache)
     if others:
-        noise = np.random.default_rng(others).integers(0, 512, 3 + 5 * others).tolist()
+        noise = np.random.default_rng(others).integers(0, 512, 3 * others).tolist()
         engine.submit(request("others", noise, seeds=tuple(range(others)), max_tokens=5 + others))
     out: dict[str, list[Generation]] = {}
     for i, pause in zip(order, pauses, strict=True):
