@@ -1,4 +1,4 @@
-"""Prompts of many lengths through `prefill` or `extend`, similar ones together, long ones in pieces; or token by token."""
+"""Prompts of many lengths through `prefill` or `extend`: similar ones together, long ones in pieces; or by tokens."""
 
 from __future__ import annotations
 

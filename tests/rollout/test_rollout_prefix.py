@@ -17,9 +17,7 @@ ANY = tuple(range(0, 512, 3))
 """Stop ids that end a turn after a few tokens."""
 
 
-def talk(
-    engine: NativeEngine, turns: int, seeds: tuple[int, ...] = (1, 2, 3)
-) -> list[list[Generation]]:
+def talk(engine: NativeEngine, turns: int, seeds: tuple[int, ...] = (1, 2, 3)) -> list[list[Generation]]:
     """A conversation per seed: every turn adds what was sampled and three given tokens."""
     first = prompts(1, longest=9, seed=4)[0]
     engine.submit(request("t0", first, seeds=seeds, max_tokens=40, stop_ids=ANY, keep=True))
