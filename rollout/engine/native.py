@@ -19,7 +19,14 @@ from torch import Tensor
 from model.image import ImageSpec, Picture, preprocess
 from model.vision import Placed
 from rollout.engine import prefill
-from rollout.engine.base import EngineNotReady, FinishReason, GenerateRequest, Generation, WeightManifest
+from rollout.engine.base import (
+    EngineNotReady,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    Progress,
+    WeightManifest,
+)
 from rollout.engine.sampling import sample, uniforms
 from rollout.engine.sessions import Sessions
 from rollout.engine.tape import Tape
@@ -193,6 +200,20 @@ class NativeEngine:
             self._deliver(s, Generation(none, np.zeros(0, np.float32), none, FinishReason.ABORT))
         self._end({row: FinishReason.ABORT for row, s in enumerate(self._rows) if s.order is order})
         return True
+
+    def progress(self, request_id: str) -> list[Progress]:
+        """See `Engine.progress`."""
+        order = self._orders.get(request_id)
+        if order is None:
+            return []
+        nothing_yet = (np.zeros(0, np.int32), np.zeros(0, np.float32))
+        out = [nothing_yet for _ in order.request.sampling]
+        for index, g in order.done.items():
+            out[index] = (g.token_ids, g.logprobs)
+        for row, s in enumerate(self._rows):
+            if s.order is order:
+                out[s.index] = self._tape.sampled(row)
+        return out
 
     def forget(self) -> None:
         """Drop everything in flight, without an answer, and every kept state."""
