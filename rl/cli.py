@@ -199,7 +199,9 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=int, default=8000, help="0: any free one (default: %(default)s)")
     serve.add_argument("--keys", metavar="FILE", help="JSON list of clients' keys and limits; needed beyond loopback")
-    serve.add_argument("--capture", metavar="FOLDER", help="where trajectories of closed sessions go (default: nowhere)")
+    serve.add_argument(
+        "--capture", metavar="FOLDER", help="where trajectories of closed sessions go (default: nowhere)"
+    )
     serve.add_argument("--name", default="policy", help="the model's name in requests (default: %(default)s)")
     serve.add_argument("--effort", choices=("low", "medium", "high", "max"), default="max",
                        help="of requests that name none (default: %(default)s)")  # fmt: skip

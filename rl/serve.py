@@ -1,10 +1,11 @@
-"""`jointrl serve`: a policy behind the OpenAI chat API, in one process, without Ray (rollout/gateway/, docs/serving.md)."""
+"""`jointrl serve`: a policy behind the OpenAI chat API, in one process, without Ray (docs/serving.md)."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,8 @@ def run(gateway: Gateway, host: str, port: int) -> None:
     shown = f"[{host}]" if ":" in host else host
     bound = sockets[0].getsockname()[1]
     print(f"jointrl serve: http://{shown}:{bound}/v1 (model {gateway.settings.model})", flush=True)
-    try:
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again that it has ended by
         server.run(sockets)
-    except KeyboardInterrupt:  # uvicorn raises the signal again that it has ended by
-        pass
 
 
 async def _load(host: Host, served: Served) -> None:
@@ -105,8 +104,8 @@ def _keys(args: argparse.Namespace) -> Sequence[Key]:
     if args.keys is None:
         if not loopback(args.host):
             raise UserError(
-                f"--host {args.host} is beyond loopback, where anybody could ask: give --keys FILE (docs/serving.md says "
-                "how it looks), or listen on 127.0.0.1 and come by a tunnel (ssh -L)"
+                f"--host {args.host} is beyond loopback, where anybody could ask: give --keys FILE (docs/serving.md "
+                "says how it looks), or listen on 127.0.0.1 and come by a tunnel (ssh -L)"
             )
         return ()
     try:

@@ -2,8 +2,9 @@
 
 In: HTTP requests of messages. Out: replies, and of every call what was sampled: a session of calls becomes one
 `Trajectory` of token ids, log-probs, versions and routes, which trains once it has a reward.
-`app.py` is the server (routes, keys, streams), `service.py` one call from messages to tokens and back, `request.py` reads
+`app.py` is the server (routes, streams), `service.py` one call from messages to tokens and back, `request.py` reads
 bodies, `reply.py` writes them, `session.py` keeps what was said token by token, `book.py` which sessions there are,
-`groups.py` makes groups of graded ones, `keys.py` who may ask how much, `host.py` runs the engine beside the server.
+`verdict.py` their rewards, `groups.py` makes groups of graded ones, `keys.py` says who may ask how much, `host.py` runs
+the engine beside the server.
 Nothing here imports torch; `jointrl serve` (rl/serve.py) brings policy and engine together.
 """

@@ -55,7 +55,7 @@ def make_app(gateway: Gateway, local: bool = False, closing: Callable[[], None] 
 
     def route(path: str, method: str, handler: Handler) -> Route:
         async def guarded(request: Request) -> Response:
-            if local and not loopback(urlsplit(f"//{request.headers.get('host', '')}").hostname or ""):
+            if local and not loopback(_host(request)):
                 raise ApiError("this server is for its own machine: call it by 127.0.0.1 or localhost", 403)
             return await handler(request, gateway.door.who(request.headers.get("authorization")))
 
@@ -73,7 +73,12 @@ def make_app(gateway: Gateway, local: bool = False, closing: Callable[[], None] 
         route("/v1/sessions/{id}/reward", "POST", paths.reward),
         route("/v1/sessions/{id}/grade", "POST", paths.grade),
     ]
-    handlers: dict[Any, Any] = {ApiError: _api_error, HTTPException: _http_error, ClientDisconnect: _gone, 500: _failure}
+    handlers: dict[Any, Any] = {
+        ApiError: _api_error,
+        HTTPException: _http_error,
+        ClientDisconnect: _gone,
+        500: _failure,
+    }
     return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
 
 
@@ -148,7 +153,10 @@ class _Handlers:
             raise ApiError("send the body as content-type application/json", 415)
         most, out = self.gateway.settings.max_body, bytearray()
         large = ApiError(f"the body is larger than {most} bytes", 413)
-        if request.headers.get("content-length", "0").isdecimal() and int(request.headers.get("content-length", 0)) > most:
+        if (
+            request.headers.get("content-length", "0").isdecimal()
+            and int(request.headers.get("content-length", 0)) > most
+        ):
             raise large
         try:
             async with asyncio.timeout(self.gateway.settings.read_s):
@@ -257,10 +265,20 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
+def _host(request: Request) -> str:
+    """The host that a request names; empty where it names none that can be read."""
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
+
+
 def _name(request: Request, header: str) -> str | None:
     """A header that names something: short and printable, as it is part of paths and files."""
     given = request.headers.get(header)
-    if given is not None and not (0 < len(given) <= 128 and given.isascii() and given.isprintable() and "/" not in given):
+    if given is not None and not (
+        0 < len(given) <= 128 and given.isascii() and given.isprintable() and "/" not in given
+    ):
         raise ApiError(f"{header} must be 1 to 128 printable ASCII characters without /", param=header)
     return given
 

@@ -78,9 +78,7 @@ def _checked(path: Path, keys: list[Key]) -> list[Key]:
 class Door:
     """Recognises keys and holds them to their limits; without keys everybody is `OPEN`."""
 
-    def __init__(
-        self, keys: Sequence[Key], most: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, keys: Sequence[Key], most: int, clock: Callable[[], float] = time.monotonic) -> None:
         """most: requests in flight, of all keys together."""
         self._digests = [(_digest(k.key), k) for k in keys]
         self._most, self._clock = most, clock
@@ -157,6 +155,4 @@ def _digest(key: str) -> bytes:
 
 
 def _later(message: str, seconds: float) -> ApiError:
-    return ApiError(
-        message, 429, code="rate_limit_exceeded", headers={"retry-after": str(max(1, math.ceil(seconds)))}
-    )
+    return ApiError(message, 429, code="rate_limit_exceeded", headers={"retry-after": str(max(1, math.ceil(seconds)))})

@@ -185,7 +185,9 @@ def read(body: bytes, efforts: tuple[Effort, ...], default: Effort) -> Ask:
     given = _fields(body)
     for name, (neutral, instead) in _REFUSED.items():
         value = given.pop(name, None)
-        if value is not None and not any(value == x and isinstance(value, bool) == isinstance(x, bool) for x in neutral):
+        if value is not None and not any(
+            value == x and isinstance(value, bool) == isinstance(x, bool) for x in neutral
+        ):
             raise ApiError(f"{name} is not served: {instead}", param=name, code="unsupported_parameter")
     ignored = tuple(name for name in _IGNORED if given.pop(name, None) is not None)
     try:
@@ -255,9 +257,7 @@ def _effort(given: str | None, efforts: tuple[Effort, ...], default: Effort) -> 
         return default
     if given not in efforts:
         more = "" if given != "none" else ", this policy always thinks: low thinks least"
-        raise ApiError(
-            f"reasoning_effort {given!r}: it must be {', '.join(efforts)}{more}", param="reasoning_effort"
-        )
+        raise ApiError(f"reasoning_effort {given!r}: it must be {', '.join(efforts)}{more}", param="reasoning_effort")
     return Effort(given)
 
 

@@ -30,6 +30,9 @@ from rollout.trajectory import Sampling
 _SHARE = 10
 """Reading a reply's pieces takes at most one part in so many of the time: long ones are looked at less often."""
 
+_ABORT_S = 60.0
+"""For the engine to end a request that is aborted: a step, and a long prompt before it."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -206,16 +209,19 @@ class Gateway:
             try:
                 done, _ = await asyncio.wait({work}, timeout=self.settings.timeout_s)
                 if not done:
-                    await self.engine.abort(call.request.id)
-                return self._captured(call, await work, late=not done)
+                    await asyncio.wait_for(self.engine.abort(call.request.id), _ABORT_S)
+                generations = await asyncio.wait_for(work, _ABORT_S)
             except ValueError as error:
                 raise ApiError(str(error)) from None
+            except TimeoutError:
+                raise ApiError(f"the engine did not end a request in {_ABORT_S:g} s", 504, code="timeout") from None
             except EngineNotReady as error:
                 raise ApiError(f"the policy has no weights now: {error}", 503, headers={"retry-after": "5"}) from None
             finally:
                 work.cancel()  # in an engine that is still at it this is an abort
                 if watch is not None:
                     watch.cancel()
+            return self._captured(call, generations, late=not done)
 
     async def _until_stopped(self, call: Call) -> None:
         """Have the engine stop once every continuation has met a stop text."""

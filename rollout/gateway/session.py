@@ -28,6 +28,9 @@ from rollout.trajectory import NO_ROUTE, Node, Sampling, StopReason, Trajectory
 ENVIRONMENT = "gateway"
 """Of tasks that only the harness knows."""
 
+NOTHING = Options()
+"""Nothing is said of the next turn."""
+
 
 class Chat(Protocol):
     """What the gateway needs of a tokenizer (`model.chat.ChatTokenizer`, `model.hf_chat.HFChatTokenizer`)."""
@@ -68,7 +71,7 @@ class Turn:
     node: Node
     messages: list[Message]
     parent: Turn | None
-    options: Options = Options()
+    options: Options = NOTHING
     finish: FinishReason | None = None
     """Set for what was sampled here."""
     whole: bool = False
@@ -169,7 +172,7 @@ class Session:
         for given, reply in steps(ask.messages):
             for message in given:
                 key = chain(key, message)
-            options = Options() if reply is not None else ask.options
+            options = NOTHING if reply is not None else ask.options
             at = self._told(at, key, given, options, ask, chat)
             out.append(at)
             if reply is not None:

@@ -122,7 +122,9 @@ async def grade(gateway: Gateway, session: Session) -> None:
     said, leaves = session.conversation(), session.leaves()
     if not leaves or session.running:
         raise ApiError(f"session {session.id!r} has no reply to grade, or one is on its way", 409)
-    if [(m["role"], m["content"]) for m in said[: len(task.prompt)]] != [(m["role"], m["content"]) for m in task.prompt]:
+    if [(m["role"], m["content"]) for m in said[: len(task.prompt)]] != [
+        (m["role"], m["content"]) for m in task.prompt
+    ]:
         raise ApiError(f"session {session.id!r} does not begin with the messages of its task", 409)
     if leaves[-1].finish in (FinishReason.LENGTH, FinishReason.CONTEXT):  # as an episode: cut off is failed
         verdict = Grade.outcome(False, truncated=str(leaves[-1].finish))
