@@ -202,6 +202,7 @@ def _add_serve(commands: argparse._SubParsersAction) -> None:
     serve.add_argument(
         "--capture", metavar="FOLDER", help="where trajectories of closed sessions go (default: nowhere)"
     )
+    serve.add_argument("--follow", type=float, metavar="SECONDS", help="look for newer checkpoints of the run so often")
     serve.add_argument("--name", default="policy", help="the model's name in requests (default: %(default)s)")
     serve.add_argument("--effort", choices=("low", "medium", "high", "max"), default="max",
                        help="of requests that name none (default: %(default)s)")  # fmt: skip

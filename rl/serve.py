@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from rewards.efforts import DEFAULT_EFFORTS, Effort
 from rl import compose
 from rl.ckpt_commands import Foreign, Source, find_source
 from rl.errors import UserError
+from rl.launch import find
 from rollout.engine.base import Engine
+from rollout.engine.weights import describe
 from rollout.gateway.app import loopback, make_app
 from rollout.gateway.groups import Shelf
 from rollout.gateway.host import Host
@@ -44,6 +47,8 @@ class Served:
 def serve(args: argparse.Namespace) -> int:
     """Serve until interrupted. Raises UserError with what to change."""
     keys = _keys(args)
+    if args.follow:
+        find(args.policy)  # it must be a run
     served = _vllm(args) if args.engine == "vllm" else _native(args)
     efforts = (*DEFAULT_EFFORTS, Effort.MEDIUM) if args.medium else DEFAULT_EFFORTS
     settings = Settings(
@@ -61,18 +66,40 @@ def serve(args: argparse.Namespace) -> int:
     try:
         asyncio.run(_load(host, served))
         gateway = Gateway(host, served.chat, settings, keys, shelf)
-        run(gateway, args.host, args.port)
+        follower = partial(follow, host, args, served.version) if args.follow else None
+        run(gateway, args.host, args.port, follower)
     finally:
         host.close()
     return 0
 
 
-def run(gateway: Gateway, host: str, port: int) -> None:
-    """Listen until SIGINT or SIGTERM, and say where; requests in flight get some time to end."""
+async def follow(engine: Engine, args: argparse.Namespace, version: int) -> None:
+    """Serve every newer checkpoint of the run as it appears; what is in flight goes on with its weights."""
+    folder = find(args.policy) / "checkpoints"
+    while True:
+        await asyncio.sleep(args.follow)
+        steps = [p.name[5:] for p in folder.glob("step_*")]
+        if max((int(s) for s in steps if s.isdecimal()), default=-1) <= version:
+            continue
+        try:
+            served = await asyncio.to_thread(_native, args)
+            if served.version > version:
+                tensors = await asyncio.to_thread(served.weights)
+                version = await engine.update_weights(describe(served.version, tensors), [tensors])
+                print(f"jointrl serve: version {version}", flush=True)
+        except (UserError, OSError) as error:  # a checkpoint that is being replaced: the next look finds another
+            print(f"jointrl serve: version {version} stays: {error}", flush=True)
+
+
+def run(gateway: Gateway, host: str, port: int, beside: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+    """Listen until SIGINT or SIGTERM, and say where; requests in flight get some time to end. `beside`: see `make_app`.
+
+    Raises UserError for an address that cannot be listened on.
+    """
     import uvicorn
 
     config = uvicorn.Config(
-        make_app(gateway, local=loopback(host)),
+        make_app(gateway, loopback(host), beside),
         host=host,
         port=port,
         http="h11",
@@ -85,7 +112,10 @@ def run(gateway: Gateway, host: str, port: int) -> None:
         timeout_graceful_shutdown=_GRACE_S,
     )
     server = uvicorn.Server(config)
-    sockets = [config.bind_socket()]
+    try:
+        sockets = [config.bind_socket()]
+    except SystemExit:  # uvicorn has said why
+        raise UserError(f"cannot listen on {host} port {port}: give another --port (0: any free one)") from None
     shown = f"[{host}]" if ":" in host else host
     bound = sockets[0].getsockname()[1]
     print(f"jointrl serve: http://{shown}:{bound}/v1 (model {gateway.settings.model})", flush=True)
@@ -94,8 +124,6 @@ def run(gateway: Gateway, host: str, port: int) -> None:
 
 
 async def _load(host: Host, served: Served) -> None:
-    from rollout.engine.weights import describe
-
     tensors = served.weights()
     await host.update_weights(describe(served.version, tensors), [tensors])
 

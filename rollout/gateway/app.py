@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from rollout.gateway import reply
 from rollout.gateway.errors import ApiError
@@ -43,15 +44,21 @@ def loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def make_app(gateway: Gateway, local: bool = False, closing: Callable[[], None] = lambda: None) -> Starlette:
+def make_app(
+    gateway: Gateway, local: bool = False, beside: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> Starlette:
     """The application. local: only this machine is served, so that a request that names another host comes from a web
-    page that was led here, and is refused. closing: called when the server has ended."""
+    page that was led here, and is refused. beside: runs as long as the server does."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        task = None if beside is None else asyncio.ensure_future(beside())
+        if task is not None:
+            task.add_done_callback(_ended)
         yield
+        if task is not None:
+            task.cancel()
         await gateway.close()
-        closing()
 
     def route(path: str, method: str, handler: Handler) -> Route:
         async def guarded(request: Request) -> Response:
@@ -80,6 +87,11 @@ def make_app(gateway: Gateway, local: bool = False, closing: Callable[[], None] 
         500: _failure,
     }
     return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+
+
+def _ended(task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        _LOG.error("what ran beside the server has ended", exc_info=error)
 
 
 class _Handlers:
@@ -123,7 +135,7 @@ class _Handlers:
         events = self._events(call)
         # What the engine refuses is an error of the request, not of its stream.
         first = await self._unless_gone(request, call, asyncio.ensure_future(_next(events)))
-        return StreamingResponse(_joined(first, events), media_type="text/event-stream", headers=headers)
+        return _Stream(_joined(first, events), lambda: self.gateway.abandon(call), headers)
 
     async def open(self, request: Request, key: Key) -> Response:
         """A session on a task of one of our environments."""
@@ -247,17 +259,28 @@ class _Handlers:
             gateway.abandon(call)
 
 
+class _Stream(StreamingResponse):
+    """Server-sent events; `ended` is called however they end, also when the client has gone."""
+
+    def __init__(self, events: AsyncIterator[bytes], ended: Callable[[], None], headers: dict[str, str]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-cache"} | headers)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
 async def _next(events: AsyncIterator[bytes]) -> bytes:
     return await anext(events)
 
 
 async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    try:
-        yield first
-        async for chunk in rest:
-            yield chunk
-    finally:
-        await rest.aclose()  # type: ignore[attr-defined]
+    yield first
+    async for chunk in rest:
+        yield chunk
 
 
 async def _disconnected(request: Request) -> None:

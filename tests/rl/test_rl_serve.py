@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from model.decoder import Policy
 from rl import cli, serve
 from rl.config import Config
 from rl.errors import UserError
+from rollout.engine.weights import describe
 from rollout.gateway.groups import Shelf
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +56,35 @@ def test_a_run_is_served_from_its_newest_checkpoint(tmp_path: Path, monkeypatch:
     assert serve._native(words("mine", "--max-context", "99")).max_context == 99
     with pytest.raises(UserError, match="no run 'nothing'"):
         serve._native(words("nothing"))
+
+
+def test_newer_checkpoints_of_a_run_are_served_as_they_appear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    policy = Policy(K3Config.preset("tiny"))
+    policy.reset_parameters(11)
+    run = a_run(policy, "mine")
+    loaded: list[int] = []
+
+    class Engine:
+        async def update_weights(self, manifest: Any, buckets: list[Any]) -> int:
+            assert manifest == describe(manifest.version, buckets[0])
+            loaded.append(manifest.version)
+            if manifest.version == 9:
+                raise KeyError("seen")
+            return manifest.version
+
+    async def watch() -> None:
+        following = asyncio.ensure_future(serve.follow(Engine(), words("mine", "--follow", "0.01"), 6))  # type: ignore[arg-type]
+        while loaded != [7]:
+            await asyncio.sleep(0.01)
+        shutil.copytree(run / "checkpoints" / "step_000007", run / "checkpoints" / "step_000008.half")
+        await asyncio.sleep(0.05)
+        shutil.copytree(run / "checkpoints" / "step_000007", run / "checkpoints" / "step_000009")
+        with pytest.raises(KeyError, match="seen"):
+            await asyncio.wait_for(following, 20)
+
+    asyncio.run(watch())
+    assert loaded == [7, 9]
 
 
 def test_it_serves_and_ends_when_asked_to(tmp_path: Path) -> None:

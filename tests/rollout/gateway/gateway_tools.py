@@ -93,10 +93,13 @@ class Running:
     def __init__(self, gateway: Gateway, port: int) -> None:
         self.gateway, self.port = gateway, port
         self.url = f"http://127.0.0.1:{port}"
+        self._clients: dict[str, openai.OpenAI] = {}
 
-    def client(self, key: str = "none", **more: Any) -> openai.OpenAI:
+    def client(self, key: str = "none") -> openai.OpenAI:
         """The official client; it does not try again."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30, **more)
+        if key not in self._clients:
+            self._clients[key] = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30)
+        return self._clients[key]
 
     def trajectory(self, reply: Any) -> Any:
         """The captured trajectory of a reply's session."""

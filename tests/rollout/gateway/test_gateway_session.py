@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gateway_tools import CHAT, TOOL, sampled
+from gateway_tools import CHAT, ROOT, TOOL, sampled
 from worlds import call, say
 
 from rewards.efforts import DEFAULT_EFFORTS, Effort
@@ -15,6 +15,7 @@ from rewards.grade import Grade
 from rollout.engine.base import FinishReason
 from rollout.gateway.book import Book
 from rollout.gateway.errors import ApiError
+from rollout.gateway.reply import Pieces, hear
 from rollout.gateway.request import Ask, read
 from rollout.gateway.session import Begun, Session
 from rollout.trajectory import NO_ROUTE, Sampling, StopReason
@@ -180,6 +181,31 @@ def test_calls_side_by_side_share_their_prompt() -> None:
         g = sampled(1, say(word))
         s.heard(path, CHAT.parse(g.token_ids).message, g, Sampling(), True)
     assert len(s.root.children) == 1 and len(s.root.children[0].children) == 2
+
+
+def test_a_template_of_hugging_face_goes_on_from_sampled_ids_and_streams_what_it_says() -> None:
+    from model.hf_chat import HFChatTokenizer
+
+    chat, s = HFChatTokenizer(ROOT / "assets" / "hf_tiny"), session()
+    path = s.lay(asked(U), chat)
+    text = '<think>hm é</think>a b<tool_call>{"name": "look", "arguments": {"place": "x"}}</tool_call>'
+    ids = [*chat.encode(text), chat.end_id]
+    g = sampled(1, ids)
+    heard = hear(chat, g.token_ids, ())
+    s.heard(path, heard.message, g, Sampling(), True)
+    made = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"place": "x"}'}}
+    back = [
+        {"role": "assistant", "content": "a b", "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "c", "content": "r"},
+    ]
+    more = s.lay(asked(U, *back), chat)
+    assert more[1].node.token_ids.tolist() == ids and s.begun(more) is Begun.CONTINUED
+    pieces, out = Pieces("t", chat.unsure_tail), {"content": "", "reasoning_content": "", "tool_calls": []}
+    for at in range(1, len(ids) + 1):
+        for delta in pieces.new(hear(chat, g.token_ids[:at], ()), at == len(ids)):
+            for name, value in delta.items():
+                out[name] += value
+    assert (out["content"], out["reasoning_content"]) == ("a b", "hm é") and len(out["tool_calls"]) == 1
 
 
 # ---- which session
