@@ -123,15 +123,16 @@ class _Handlers:
 
     async def complete(self, request: Request, key: Key) -> Response:
         s = self.gateway.settings
-        ask = read(await self._body(request), s.efforts, s.effort)
+        ask = await asyncio.to_thread(read, await self._body(request), s.efforts, s.effort)
         name, task = (_name(request, h) for h in ("x-jointrl-session", "x-jointrl-task"))
-        call = self.gateway.begin(key, ask, name, task)
+        call = await self.gateway.begin(key, ask, name, task)
         headers = {"x-jointrl-session": call.session.id}
         if ask.ignored:
             headers["x-jointrl-ignored"] = ", ".join(ask.ignored)
         if not ask.stream:
             replies = await self._unless_gone(request, call, call.task)
-            return JSONResponse(_completion(self.gateway, call, replies), headers=headers)
+            body = await asyncio.to_thread(_completion, self.gateway, call, replies)
+            return JSONResponse(body, headers=headers)
         events = self._events(call)
         # What the engine refuses is an error of the request, not of its stream.
         first = await self._unless_gone(request, call, asyncio.ensure_future(_next(events)))

@@ -99,8 +99,9 @@ class Book:
 
     def discard(self, session: Session) -> None:
         """Forget a session in which nothing was ever asked with success."""
-        if not (session.turns or session.running or session.given):
-            self._drop((session.owner, session.id), session)
+        name = (session.owner, session.id)
+        if name in self._sessions and not (session.turns or session.running or session.given):
+            self._drop(name, session)
 
     def sweep(self) -> None:
         """Give up what is idle too long, or too much: closed sessions were handed on already."""

@@ -100,7 +100,7 @@ class Gateway:
         self._calls: set[Call] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def begin(self, key: Key, ask: Ask, name: str | None = None, task: str | None = None) -> Call:
+    async def begin(self, key: Key, ask: Ask, name: str | None = None, task: str | None = None) -> Call:
         """Start a call, in the session of that name or in the one that it goes on from.
 
         Raises ApiError for what cannot be served, or not now; nothing is captured then.
@@ -118,17 +118,21 @@ class Gateway:
             raise ApiError("this policy has no vision tower: serve one that has, or send no images", param="messages")
         with ExitStack() as slot:
             slot.enter_context(self.door.admit(key))
-            if name is None:
-                session = self.book.recognised(key.name, ask, task)
-            else:
-                session = self.book.named(key.name, name, ask.effort, task)
             try:
-                call = self._lay(key, ask, session)
-            except ApiError:
-                self.book.discard(session)
-                raise
+                if name is None:
+                    session = self.book.recognised(key.name, ask, task)
+                else:
+                    session = self.book.named(key.name, name, ask.effort, task)
+                session.running += 1
+                slot.callback(self._left, session)
+                # Long texts take a while; what goes on beside it only adds to the session.
+                path = await asyncio.to_thread(session.lay, ask, self.chat)
+            except RecursionError:
+                raise ApiError("messages or tools are nested too deeply") from None
+            except ValueError as error:
+                raise ApiError(f"the messages cannot be rendered: {error}", param="messages") from None
+            call = self._ready(key, ask, session, path)
             slot.callback(self._done, call)
-            session.running += 1
             held = slot.pop_all()
         self._calls.add(call)
         call.task = self._keep(self._serve(call, held))
@@ -174,13 +178,7 @@ class Gateway:
 
     # ---- inside
 
-    def _lay(self, key: Key, ask: Ask, session: Session) -> Call:
-        try:
-            path = session.lay(ask, self.chat)
-        except RecursionError:
-            raise ApiError("messages or tools are nested too deeply") from None
-        except ValueError as error:
-            raise ApiError(f"the messages cannot be rendered: {error}", param="messages") from None
+    def _ready(self, key: Key, ask: Ask, session: Session, path: list[Turn]) -> Call:
         prompt = np.concatenate([turn.node.token_ids for turn in path]).astype(np.int32)
         room = self.settings.max_context - len(prompt)
         if room < 1:
@@ -258,9 +256,12 @@ class Gateway:
 
     def _done(self, call: Call) -> None:
         self._calls.discard(call)
-        call.session.running -= 1
         if call.reserved > 0:  # it failed before anything was counted
             self.door.settle(call.key, call.reserved, 0)
+
+    def _left(self, session: Session) -> None:
+        session.running -= 1
+        self.book.discard(session)
         self.book.sweep()
 
     def _keep(self, work: Any) -> asyncio.Task[Any]:
