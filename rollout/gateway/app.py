@@ -193,8 +193,9 @@ class _Handlers:
     async def _unless_gone(self, request: Request, call: Call, work: asyncio.Future[T]) -> T:
         """The result of a part of a call; where its client goes away first, the call is abandoned."""
         gone = asyncio.ensure_future(_disconnected(request))
+        both: list[asyncio.Future[Any]] = [work, gone]
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 raise ClientDisconnect
             return work.result()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rollout.gateway.errors import ApiError
 
@@ -58,7 +59,7 @@ def _key(path: Path, row: dict) -> Key:
     if unknown := row.keys() - known.keys():
         raise ValueError(f"{path}: a key has {sorted(unknown)[0]!r}; there are {', '.join(known)}")
     for name, kind in known.items():
-        value = row.get(name)
+        value: Any = row.get(name)
         if value is None and kind is int:
             continue
         if type(value) is not kind or (kind is int and value < 1) or (kind is str and not value):

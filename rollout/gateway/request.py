@@ -316,13 +316,13 @@ def _messages(said: list[_Said]) -> list[Message]:
             out.append(_assistant(m, place))
             names |= {c.id: c.function.name for c in m.tool_calls or ()}
         elif m.role == "tool":
-            name = names.get(m.tool_call_id or "")
-            if name is None or m.tool_call_id is None:
+            tool = names.get(m.tool_call_id or "")
+            if tool is None or m.tool_call_id is None:
                 raise ApiError(
                     f"{place}: tool_call_id {m.tool_call_id!r} is that of no call before it",
                     param=f"{place}.tool_call_id",
                 )
-            out.append({"role": "tool", "content": _content(m, place), "name": name, "tool_call_id": m.tool_call_id})
+            out.append({"role": "tool", "content": _content(m, place), "name": tool, "tool_call_id": m.tool_call_id})
         else:
             out.append({"role": "user" if m.role == "user" else "system", "content": _content(m, place)})
     if said[-1].role == "assistant":

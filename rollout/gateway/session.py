@@ -46,7 +46,7 @@ class Chat(Protocol):
 
     def encode_assistant(self, message: Any) -> list[int]: ...
 
-    def parse(self, ids: Sequence[int]) -> Any: ...
+    def parse(self, ids: Any) -> Any: ...
 
     def decode(self, ids: Any) -> str: ...
 
@@ -93,7 +93,7 @@ class Turn:
 
     def line(self) -> list[Turn]:
         """The turns from the beginning up to this one."""
-        out, at = [], self
+        out, at = [self], self.parent
         while at is not None:
             out.append(at)
             at = at.parent
