@@ -95,7 +95,7 @@ def test_it_serves_and_ends_when_asked_to(tmp_path: Path) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         url = line.split()[2]
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "say: a b"}], "max_tokens": 8}
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "copy: a b"}], "max_tokens": 8}
         answer = httpx.post(f"{url}/chat/completions", json=body, timeout=30)
         assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] <= 8
         process.send_signal(signal.SIGTERM)

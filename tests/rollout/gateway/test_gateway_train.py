@@ -30,12 +30,12 @@ def play(client: openai.OpenAI, url: str, name: str, seed: int, reward: float | 
     """A harness: two turns, the first tried twice, in a session of its own; then the verdict."""
     more: Any = {"model": "policy", "reasoning_effort": "high", "max_tokens": 60, "temperature": 1.3}
     more["extra_headers"] = {"x-jointrl-session": name, "x-jointrl-task": "letters"}
-    said: list[Any] = [{"role": "user", "content": "say: a b c"}]
+    said: list[Any] = [{"role": "user", "content": "copy: a b c"}]
     for turn in range(2):
         tries = 2 if turn == 0 else 1
         for at in range(tries):
             reply = client.chat.completions.create(messages=said, seed=10 * seed + 3 * turn + at, **more)
-        said += [reply.choices[0].message, {"role": "user", "content": "say: d e"}]
+        said += [reply.choices[0].message, {"role": "user", "content": "copy: d e"}]
     body = {"reward": reward} if reward is not None else {"reward": None, "error": "the harness fell over"}
     return httpx.post(f"{url}/v1/sessions/{name}/reward", json=body, timeout=20)
 
