@@ -70,12 +70,12 @@ class Book:
     def recognised(self, owner: str, ask: Ask, task: str | None = None) -> Session:
         """The session without a name whose captured replies a request's messages contain the most of; else a new one.
 
-        Where several hold the same replies, one in which nothing goes on from them yet, the oldest first.
+        Where several hold the same replies, the newest of those in which nothing goes on from them yet.
         """
         for key in reversed(reply_keys(ask)):
             if held := [(s, t) for s, t in self._replies.get((owner, key), ()) if s.grade is None]:
                 free = [s for s, t in held if not t.children and not s.running]
-                return self._used(free[0] if free else held[-1][0])
+                return self._used(free[-1] if free else held[-1][0])
         return self._begin(owner, secrets.token_hex(8), ask.effort, task)
 
     def heard(self, session: Session, turns: list[Turn]) -> None:

@@ -197,7 +197,7 @@ def test_a_foreign_page_or_body_is_refused(server: Running) -> None:
 
 
 def test_keys_part_clients_and_bound_them() -> None:
-    keys = (Key("a", "a" * 20, max_requests=1), Key("b", "b" * 20, tokens_per_minute=500))
+    keys = (Key("a", "a" * 20, max_requests=1), Key("b", "b" * 20, tokens_per_minute=100))
     with running(native, keys, max_body=3000) as server:
         given: Any = {"model": "policy", "messages": SAY, "max_tokens": 4, "reasoning_effort": "low"}
         for wrong in ("a" * 19, "none"):

@@ -243,7 +243,7 @@ def test_of_two_alike_each_goes_on_once() -> None:
     b, _, _ = book(9)
     a, c = begin(b, asked(U), say("one")), begin(b, asked(U), say("one"))
     more = asked(U, {"role": "assistant", "content": "one"}, U)
-    assert begin(b, more, say("x")) is a and begin(b, more, say("y")) is c
+    assert begin(b, more, say("x")) is c and begin(b, more, say("y")) is a
 
 
 def test_a_named_session_has_one_effort_and_one_task() -> None:
