@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rollout.gateway.errors import ApiError
 
@@ -59,10 +58,10 @@ def _key(path: Path, row: dict) -> Key:
     if unknown := row.keys() - known.keys():
         raise ValueError(f"{path}: a key has {sorted(unknown)[0]!r}; there are {', '.join(known)}")
     for name, kind in known.items():
-        value: Any = row.get(name)
+        value = row.get(name)
         if value is None and kind is int:
             continue
-        if type(value) is not kind or (kind is int and value < 1) or (kind is str and not value):
+        if type(value) is not kind or value in (0, "") or (isinstance(value, int) and value < 0):
             raise ValueError(f"{path}: {name} of key {row.get('name')!r} must be a {kind.__name__} above nothing")
     if len(row["key"]) < _SHORTEST or not row["key"].isascii() or not row["key"].isprintable() or " " in row["key"]:
         raise ValueError(f"{path}: key {row['name']!r} must have at least {_SHORTEST} printable ASCII characters")

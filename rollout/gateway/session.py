@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -40,9 +40,15 @@ class Chat(Protocol):
     takes_options: bool
     unsure_tail: int
 
-    def render_prompt(self, messages: Any, tools: Any = (), effort: str | None = None, **options: Any) -> list[int]: ...
+    @property
+    def render_prompt(self) -> Callable[..., list[int]]:
+        """Of messages, tools and effort, and of options where `takes_options`."""
+        ...
 
-    def render_tool_results(self, messages: Any, **options: Any) -> list[int]: ...
+    @property
+    def render_tool_results(self) -> Callable[..., list[int]]:
+        """Of messages, and of options where `takes_options`."""
+        ...
 
     def encode_assistant(self, message: Any) -> list[int]: ...
 

@@ -243,7 +243,7 @@ def test_32_clients_at_once_get_what_each_gets_alone(server: Running) -> None:
 def test_weights_may_change_while_a_reply_is_sampled() -> None:
     with running(native) as server:
         client = server.client()
-        more: Any = {"temperature": 50.0, "max_tokens": 700, "extra_headers": {"x-jointrl-session": "two"}}
+        more: Any = {"temperature": 50.0, "max_tokens": 300, "extra_headers": {"x-jointrl-session": "two"}}
         stream = client.chat.completions.create(model="policy", messages=SAY, stream=True, **more)
         events = iter(stream)
         next(events)

@@ -28,7 +28,7 @@ from rollout.trajectory import StopReason
 
 def play(client: openai.OpenAI, url: str, name: str, seed: int, reward: float | None) -> Any:
     """A harness: two turns, the first tried twice, in a session of its own; then the verdict."""
-    more: Any = {"model": "policy", "reasoning_effort": "high", "max_tokens": 60, "temperature": 1.3}
+    more: Any = {"model": "policy", "reasoning_effort": "high", "max_tokens": 40, "temperature": 1.3}
     more["extra_headers"] = {"x-jointrl-session": name, "x-jointrl-task": "letters"}
     said: list[Any] = [{"role": "user", "content": "copy: a b c"}]
     for turn in range(2):
