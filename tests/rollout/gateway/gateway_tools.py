@@ -111,11 +111,15 @@ class Running:
 
 @contextmanager
 def running(
-    engine: Callable[[], Any], keys: tuple[Key, ...] = (), shelf: Shelf | None = None, **settings: Any
+    engine: Callable[[], Any],
+    keys: tuple[Key, ...] = (),
+    shelf: Shelf | None = None,
+    chat: ChatTokenizer = CHAT,
+    **settings: Any,
 ) -> Iterator[Running]:
     """A server over an engine that `engine` builds on its own thread."""
     host = Host(engine)
-    gateway = Gateway(host, CHAT, Settings(**{"max_context": CONTEXT, "poll_s": 0.002} | settings), keys, shelf)
+    gateway = Gateway(host, chat, Settings(**{"max_context": CONTEXT, "poll_s": 0.002} | settings), keys, shelf)
     config = uvicorn.Config(
         make_app(gateway, local=True), port=0, http="h11", loop="asyncio", ws="none", log_level="warning"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,14 @@ import openai
 import pytest
 from gateway_tools import CHAT, CONTEXT, Running, native, recomputed, running, until, weights
 
+from environments.images import image_hash, png
+from model import Policy, QuantSpec
+from model.chat import ChatTokenizer
+from model.checkpoint_config import architecture
+from model.image import ImageSpec
+from rollout.engine.actor import NativeServer
+from rollout.engine.native import NativeEngine
+from rollout.engine.weights import describe
 from rollout.gateway.keys import Key
 
 SAY: Any = [{"role": "user", "content": "copy: a b c"}]
@@ -258,3 +267,37 @@ def test_weights_may_change_while_a_reply_is_sampled() -> None:
         versions = server.gateway.book.get("", "two").turns[0].node.versions
         assert set(versions.tolist()) == {1, 2} and (np.diff(versions) >= 0).all()
         assert httpx.get(f"{server.url}/health").json()["version"] == 2
+
+
+def test_images_reach_a_policy_that_sees_and_stand_in_what_is_captured() -> None:
+    sees = architecture("tiny", vision="tiny")
+
+    def engine() -> NativeServer:
+        policy = Policy(sees, QuantSpec("none", "none"))
+        policy.reset_parameters(3)
+        core = NativeEngine(policy, 4, CONTEXT)
+        tensors = {name: w.numpy().copy() for name, w in policy.named_weights()}
+        core.load(describe(1, tensors), tensors)
+        return NativeServer(core)
+
+    files = [png(np.full((24, 36, 3), shade, np.uint8)) for shade in (0, 250)]
+
+    def shown(file: bytes) -> list[Any]:
+        url = f"data:image/png;base64,{b64encode(file).decode()}"
+        return [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url}}]
+
+    assert sees.vision is not None
+    with running(engine, chat=ChatTokenizer(images=ImageSpec.of(sees.vision))) as server:
+        scores = []
+        for file in files:
+            messages = [{"role": "system", "content": "s"}, {"role": "user", "content": shown(file)}]
+            reply = ask(server, messages, max_tokens=4, logprobs=True)
+            t = server.trajectory(reply)
+            (place,) = t.nodes[0].images
+            assert t.image_files() == (file,) and place.image == image_hash(file)
+            at = slice(place.at, place.at + place.tokens)
+            assert (t.nodes[0].token_ids[at] == sees.media_placeholder_token_id).all()
+            scores.append([x.logprob for x in reply.choices[0].logprobs.content])
+        assert scores[0] != scores[1], "pixels are part of the prompt"
+        with pytest.raises(openai.BadRequestError, match="image"):
+            ask(server, [{"role": "user", "content": shown(files[0][:60])}])
