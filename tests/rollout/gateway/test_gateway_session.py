@@ -44,15 +44,18 @@ def session() -> Session:
     return Session("s", "me", Effort.LOW)
 
 
-def test_ids_of_a_second_spelling_are_kept_though_text_encodes_to_others() -> None:
-    """Two spellings of one text (F017): the ids that were sampled are those that the next prompt holds."""
-    text = CHAT.encode(" a b c")
-    letters = [i for c in " a b c" for i in CHAT.encode(c)]
+def second_spelling() -> list[int]:
+    """The reply "a b c" in other ids than its text encodes to."""
+    text, letters = CHAT.encode(" a b c"), [i for c in " a b c" for i in CHAT.encode(c)]
     assert CHAT.decode(letters) == CHAT.decode(text) and letters != text
     whole = CHAT.encode_assistant(say("a b c"))
     at = next(i for i in range(len(whole)) if whole[i : i + len(text)] == text)
-    odd = whole[:at] + letters + whole[at + len(text) :]
-    s = session()
+    return whole[:at] + letters + whole[at + len(text) :]
+
+
+def test_ids_of_a_second_spelling_are_kept_though_text_encodes_to_others() -> None:
+    """Two spellings of one text (F017): the ids that were sampled are those that the next prompt holds."""
+    odd, s = second_spelling(), session()
     told(s, asked(U), odd)
     reply = {"role": "assistant", "content": "a b c"}
     path = s.lay(asked(U, reply, {"role": "user", "content": "d"}), CHAT)
@@ -62,6 +65,13 @@ def test_ids_of_a_second_spelling_are_kept_though_text_encodes_to_others() -> No
     assert ids == CHAT.render_prompt([U], (), "low") + odd + CHAT.render_tool_results(
         [{"role": "user", "content": "d"}]
     )
+
+
+def test_ids_stay_as_sampled_where_their_reply_is_context_of_another_branch() -> None:
+    odd, s = second_spelling(), session()
+    told(s, asked(U, tools=[TOOL], tool_choice="none"), odd)
+    path = s.lay(asked(U, {"role": "assistant", "content": "a b c"}, U, tools=[TOOL]), CHAT)
+    assert path[1].node.token_ids.tolist() == odd and not path[1].sampled and s.begun(path) is Begun.BRANCHED
 
 
 def test_a_fresh_conversation_is_laid_as_it_is_rendered() -> None:
@@ -146,12 +156,14 @@ def test_an_option_of_one_turn_branches_and_its_reply_stays_as_sampled() -> None
     assert t.nodes[3].token_ids.tolist() == t.nodes[1].token_ids.tolist() and not t.nodes[3].loss_mask.any()
 
 
-def test_thinking_that_was_changed_is_another_reply() -> None:
+@pytest.mark.parametrize(("thought", "how"), [("t", Begun.CONTINUED), ("", Begun.BRANCHED), ("u", Begun.BRANCHED)])
+def test_thinking_that_was_changed_is_another_reply(thought: str, how: Begun) -> None:
     s = session()
     told(s, asked(U), say("a", thinking="t"))
-    for thought, how in (("t", Begun.CONTINUED), ("", Begun.BRANCHED), ("other", Begun.BRANCHED)):
-        reply = {"role": "assistant", "content": "a", "reasoning_content": thought}
-        assert told(s, asked(U, reply, {"role": "user", "content": thought or "n"}), say("b")) is how
+    reply = {"role": "assistant", "content": "a", "reasoning_content": thought}
+    ask = asked(U, reply, U)
+    assert s.lay(ask, CHAT)[1].node.token_ids.tolist() == CHAT.encode_assistant(say("a", thinking=thought))
+    assert told(s, ask, say("b")) is how
 
 
 def test_routes_are_those_that_were_sampled_with_and_gaps_are_filled() -> None:
