@@ -53,6 +53,11 @@ class ChatTokenizer:
     them behind its last entry: no id moves, no file changes, and the model needs so many more rows of embeddings.
     """
 
+    takes_options = True
+    """Whether a prompt may say how the next turn is to be (`tool_choice`, `response_format`)."""
+    unsure_tail = 0
+    """Characters at the end of an unfinished text that may turn out to be structure: none, marks are ids."""
+
     def __init__(self, path: str | Path = VOCABULARY, images: ImageSpec | None = None) -> None:
         self.path, self.images = str(path), images
         self._tokenizer = Tokenizer.from_file(self.path)
@@ -140,9 +145,17 @@ class ChatTokenizer:
         options = option_parts(tool_choice, response_format)
         return self.ids([*conversation_parts(messages, tools, effort), *options, *generation_prefix()])
 
-    def render_tool_results(self, messages: Messages) -> list[int]:
-        """What follows an assistant turn that ended with `end_id`: messages for it, then the next generation prefix."""
-        return self.ids([*conversation_parts(messages), *generation_prefix()])
+    def render_tool_results(
+        self,
+        messages: Messages,
+        tool_choice: str | None = None,
+        response_format: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """What follows an assistant turn that ended with `end_id`: messages for it, options of the next turn, and the
+        next generation prefix.
+        """
+        options = option_parts(tool_choice, response_format)
+        return self.ids([*conversation_parts(messages), *options, *generation_prefix()])
 
     def encode_assistant(self, message: Mapping[str, Any]) -> list[int]:
         """The ids that the policy should sample for this message: from after the generation prefix to `end_id`."""

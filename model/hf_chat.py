@@ -36,6 +36,11 @@ class HFChatTokenizer:
     Text that spells a special token is broken by a zero-width space: it cannot forge structure.
     """
 
+    takes_options = False
+    """See `ChatTokenizer.takes_options`: templates have no words for them."""
+    unsure_tail = len("</tool_call>")
+    """See `ChatTokenizer.unsure_tail`: the longest mark that is spelled as text."""
+
     def __init__(self, path: str | Path) -> None:
         from transformers import PreTrainedTokenizerFast
 

@@ -136,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
     _add_traj(commands)
     doctor = command("doctor", _doctor, "check this machine and its packages, and say how to mend what is wrong")
     doctor.add_argument("--ray", action="store_true", help="also start and stop a local Ray")
+    _add_serve(commands)
     _add_sandboxd(commands)
     commands.add_parser("warmup", help="train a policy's start on oracle demonstrations (own flags: --help)")
     bench = command("bench", _bench, "run a benchmark of benchmarks/, or list them")
@@ -215,6 +216,32 @@ def _add_traj(commands: argparse._SubParsersAction) -> None:
         kind.add_argument("--step", metavar="A..B", help="steps in this range, or one")
         kind.add_argument("--version", metavar="A..B", help="with a token of these weight versions")
         kind.add_argument("--all-attempts", action="store_true", help="also what a resume did again")
+
+
+def _add_serve(commands: argparse._SubParsersAction) -> None:
+    about = "serve a policy by the OpenAI chat API, and capture what is sampled (docs/serving.md)"
+    serve = commands.add_parser("serve", help=about, description=about)
+    serve.add_argument("policy", metavar="POLICY", help="a run (its newest whole checkpoint), a checkpoint, a "
+                       ".safetensors start, a public checkpoint, or a Hugging Face folder (--engine vllm)")  # fmt: skip
+    serve.add_argument("--engine", choices=("native", "vllm"), default="native", help="(default: %(default)s)")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    serve.add_argument("--port", type=int, default=8000, help="0: any free one (default: %(default)s)")
+    serve.add_argument("--keys", metavar="FILE", help="JSON list of clients' keys and limits; needed beyond loopback")
+    serve.add_argument(
+        "--capture", metavar="FOLDER", help="where trajectories of closed sessions go (default: nowhere)"
+    )
+    serve.add_argument("--follow", type=float, metavar="SECONDS", help="look for newer checkpoints of the run so often")
+    serve.add_argument("--name", default="policy", help="the model's name in requests (default: %(default)s)")
+    serve.add_argument("--effort", choices=("low", "medium", "high", "max"), default="max",
+                       help="of requests that name none (default: %(default)s)")  # fmt: skip
+    serve.add_argument("--medium", action="store_true", help="also serve reasoning_effort medium")
+    serve.add_argument("--max-batch", type=int, default=64, help="sequences at once (default: %(default)s)")
+    serve.add_argument("--max-context", type=int, metavar="TOKENS", help="(default: the run's, else 4096)")
+    serve.add_argument("--max-requests", type=int, default=1024, help="in flight; more get 429 (default: %(default)s)")
+    serve.add_argument("--timeout", type=float, default=600.0, help="seconds of a request (default: %(default)s)")
+    serve.add_argument("--threads", type=int, default=1, help="CPU threads of the engine (default: %(default)s)")
+    serve.add_argument("--preset", help="architecture of a .safetensors start (default: what the log beside it says)")
+    serve.set_defaults(run=_serve)
 
 
 def _add_sandboxd(commands: argparse._SubParsersAction) -> None:
@@ -344,6 +371,12 @@ def _doctor(args: argparse.Namespace) -> int:
     from rl.doctor import examine
 
     return examine(start_ray=args.ray)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from rl.serve import serve
+
+    return serve(args)
 
 
 def _sandboxd(args: argparse.Namespace) -> int:

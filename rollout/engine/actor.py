@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollout.engine.base import Engine, EngineNotReady, GenerateRequest, Generation, WeightManifest
+from rollout.engine.base import Engine, EngineNotReady, GenerateRequest, Generation, Progress, WeightManifest
 
 if TYPE_CHECKING:
     from rl.config import Config
@@ -35,6 +35,10 @@ class EngineActor:
     async def abort(self, request_id: str) -> bool:
         """See `Engine.abort`."""
         return await self._engine.abort(request_id)
+
+    async def progress(self, request_id: str) -> list[Progress]:
+        """See `Engine.progress`."""
+        return await self._engine.progress(request_id)
 
     async def stats(self) -> dict[str, float]:
         """See `Engine.stats`."""
@@ -85,6 +89,10 @@ class NativeServer:
     async def abort(self, request_id: str) -> bool:
         """Stop one request; see `Engine.abort`."""
         return self.core.abort(request_id)
+
+    async def progress(self, request_id: str) -> list[Progress]:
+        """See `Engine.progress`."""
+        return self.core.progress(request_id)
 
     async def stats(self) -> dict[str, float]:
         """See `Engine.stats`; `busy_s`: seconds spent in steps since the last call."""

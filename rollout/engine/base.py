@@ -76,6 +76,10 @@ class WeightManifest:
         return h.hexdigest()
 
 
+Progress = tuple[np.ndarray, np.ndarray]
+"""What a continuation has sampled so far: token_ids int32 [T], logprobs float32 [T]."""
+
+
 class EngineNotReady(RuntimeError):
     """Raised when generation is asked for while no verified weights are loaded."""
 
@@ -101,6 +105,10 @@ class Engine(Protocol):
 
     async def abort(self, request_id: str) -> bool:
         """Stop one request; its continuations return with FinishReason.ABORT."""
+        ...
+
+    async def progress(self, request_id: str) -> list[Progress]:
+        """What each continuation of a request has sampled so far; nothing for a request that is not in flight."""
         ...
 
     async def stats(self) -> dict[str, float]:

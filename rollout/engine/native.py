@@ -19,7 +19,14 @@ from torch import Tensor
 from model.step import KEYS
 from model.vision import Placed
 from rollout.engine import prefill
-from rollout.engine.base import EngineNotReady, FinishReason, GenerateRequest, Generation, WeightManifest
+from rollout.engine.base import (
+    EngineNotReady,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    Progress,
+    WeightManifest,
+)
 from rollout.engine.drafts import Drafts, Reading, accepted
 from rollout.engine.orders import Continuation, Order
 from rollout.engine.prefix import Checkpoint, End, PrefixCache
@@ -183,6 +190,20 @@ class NativeEngine:
             self._deliver(s, Generation(none, np.zeros(0, np.float32), none, FinishReason.ABORT))
         self._end({row: FinishReason.ABORT for row, s in enumerate(self._rows) if s.order is order})
         return True
+
+    def progress(self, request_id: str) -> list[Progress]:
+        """See `Engine.progress`."""
+        order = self._orders.get(request_id)
+        if order is None:
+            return []
+        nothing_yet = (np.zeros(0, np.int32), np.zeros(0, np.float32))
+        out = [nothing_yet for _ in order.request.sampling]
+        for index, g in order.done.items():
+            out[index] = (g.token_ids, g.logprobs)
+        for row, s in enumerate(self._rows):
+            if s.order is order:
+                out[s.index] = self._tape.sampled(row)
+        return out
 
     def forget(self) -> None:
         """Drop everything in flight, without an answer, and every kept state."""

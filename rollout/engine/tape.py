@@ -99,6 +99,12 @@ class Tape:
         self._cut(row)
         return np.concatenate([p[0] for p in self._pieces[row]])
 
+    def sampled(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """ids int32 [T] and logps float32 [T] of a row's sequence so far."""
+        self._cut(row)
+        ids, logps = (np.concatenate([p[i] for p in self._pieces[row]]) for i in range(2))
+        return ids, logps
+
     def columns(self, row: int) -> Piece:
         """A sequence so far: ids int32 [T], logps float32 [T], versions int32 [T], routes uint16 [T, L, K] or None, and
         picks [T, L_full, k] or None.

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from rollout.engine import vllm_backend as backend
-from rollout.engine.base import EngineNotReady, FinishReason, GenerateRequest, Generation, WeightManifest
+from rollout.engine.base import (
+    EngineNotReady,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    Progress,
+    WeightManifest,
+)
 from rollout.engine.weights import verify
 from rollout.trajectory import Sampling
 
@@ -151,6 +158,11 @@ class VllmEngine:
         keys = [s.key for s in alive]
         await asyncio.get_running_loop().run_in_executor(self._thread, self._llm.abort_request, keys)
         return bool(alive)
+
+    async def progress(self, request_id: str) -> list[Progress]:
+        """See `Engine.progress`."""
+        sequences = self._requests.get(request_id, [])
+        return [(np.asarray(s.tokens, np.int32), np.asarray(s.logprobs, np.float32)) for s in sequences]
 
     async def stats(self) -> dict[str, float]:
         """Counters since the last call: see `Engine.stats`."""

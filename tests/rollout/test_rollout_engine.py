@@ -283,3 +283,21 @@ def test_long_prompts_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
             same(got[id][0], want[id][0])
             np.testing.assert_array_equal(got[id][0].prompt_routes, want[id][0].prompt_routes)
         want = got
+
+
+def test_progress_is_the_beginning_of_what_comes() -> None:
+    engine = engine_of(policy_of(), max_batch=2)
+    engine.submit(request("a", prompts(1)[0], seeds=(1, 2, 3), max_tokens=70))
+    assert engine.progress("b") == [] and [len(ids) for ids, _ in engine.progress("a")] == [0, 0, 0]
+    seen = []
+    out: dict = {}
+    while engine.busy:
+        out.update(engine.step())
+        seen.append(engine.progress("a"))
+    assert seen.pop() == [], "it has ended"
+    lengths = [[len(ids) for ids, _ in state] for state in seen]
+    assert lengths == sorted(lengths) and lengths[0][2] == 0 < lengths[-1][2], "the third one waited for a row"
+    for state in seen:
+        for (ids, logps), g in zip(state, out["a"], strict=True):
+            np.testing.assert_array_equal(ids, g.token_ids[: len(ids)])
+            np.testing.assert_array_equal(logps, g.logprobs[: len(ids)])
