@@ -1,0 +1,435 @@
+"""KDA on a GPU: the decode step, and the chunk form in two kernels forwards (three more backwards).
+
+`_chunks` does what the tokens of one chunk owe each other, for all chunks at once; `_scan` walks over the chunks of a
+sequence with the state in registers. The names are those of `kernels.kda.torch._Chunk`, without its centre:
+
+    A = strict_lower(beta k k^T e^(G_i - G_j)),  X = (I + A)^-1,  W = X (beta k e^G),  U = X (beta v)
+    P = lower(q k^T e^(G_i - G_j)),  F = U - W S,  o = (q e^G) S + P F,  S <- e^(G_last) S + (k e^(G_last - G))^T F
+
+A chunk has at most 32 tokens: with g >= -5, e^G 2^115 and e^-G 2^-115 then fit float32 and bfloat16 (2^-115.8 .. 2^115),
+so A and P are one matrix product each; what a product makes of pairs i < j may overflow and is masked out. The centre
+is a constant, so that no token's arithmetic depends on a later one. The state is kept transposed, [V, K]: it is then
+the left operand of every product and goes from the accumulators to the tensor cores without a way through memory.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+STEP = {"BV": 64, "num_warps": 4}
+STEP_SWEEP = [{"BV": v, "num_warps": w} for v, w in ((32, 4), (64, 4), (64, 8), (128, 4), (128, 8))]
+"""Columns of the state that a program of the decode step takes."""
+CHUNK = 32
+"""Tokens of a chunk, 16 or 32: half as many steps of the scan for twice the pairs."""
+CHUNKS = {"num_warps": 4}
+SCAN = {"BV": 64, "num_warps": 4, "num_stages": 3}
+"""64 columns of V are the rows of one warpgroup's product; H = 96 gives 192 programs for 132 multiprocessors."""
+GRADS = {"num_warps": 8}
+SWEEP: list[dict[str, Any]] = [
+    {"CHUNK": c, "CHUNKS": {"num_warps": w}, "SCAN": {"BV": v, "num_warps": 4, "num_stages": s}}
+    for c, w, v, s in ((32, 4, 64, 3), (32, 8, 64, 2), (32, 4, 128, 2), (16, 4, 64, 3))
+]
+EPS = 1e-6
+"""Added to the squared length of queries and keys (K3: l2norm)."""
+_LOG2E = tl.constexpr(1.4426950408889634)
+_CENTRE = tl.constexpr(115.0)
+
+
+@triton.jit
+def _sigmoid(x):
+    return 1.0 / (1.0 + tl.exp2(-x * _LOG2E))
+
+
+@triton.jit
+def _step(
+    q, k, v, z, b, a_log, bias, index, state, o, H, scale, lower, eps,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    parts: tl.constexpr = (V + BV - 1) // BV
+    pair = tl.program_id(0).to(tl.int64) // parts  # sequence and head
+    n, h = pair // H, pair % H
+    slot = tl.load(index + n).to(tl.int64)
+    rows, columns = tl.arange(0, BK), tl.program_id(0) % parts * BV + tl.arange(0, BV)
+    if slot < 0:
+        tl.store(o + pair * V + columns, tl.zeros((BV,), tl.float32).to(o.dtype.element_ty), mask=columns < V)
+    else:
+        at = state + ((slot * H + h) * K + rows)[:, None] * V + columns[None, :]
+        there = (rows < K)[:, None] & (columns < V)[None, :]
+        s = tl.load(at, mask=there, other=0.0).to(tl.float32)
+        bq = tl.load(q + pair * K + rows, mask=rows < K, other=0.0).to(tl.float32)
+        bk = tl.load(k + pair * K + rows, mask=rows < K, other=0.0).to(tl.float32)
+        bz = tl.load(z + pair * K + rows, mask=rows < K, other=0.0).to(tl.float32)
+        bz += tl.load(bias + h * K + rows, mask=rows < K, other=0.0).to(tl.float32)
+        bv = tl.load(v + pair * V + columns, mask=columns < V, other=0.0).to(tl.float32)
+        beta = _sigmoid(tl.load(b + pair).to(tl.float32))
+        rate = tl.exp2(tl.load(a_log + h).to(tl.float32) * _LOG2E)
+        bq *= scale / tl.sqrt(tl.sum(bq * bq, 0) + eps)
+        bk *= 1.0 / tl.sqrt(tl.sum(bk * bk, 0) + eps)
+        s *= tl.exp2(lower * _sigmoid(rate * bz) * _LOG2E)[:, None]
+        # Both products read the decayed state: o = q^T (S + k delta^T) = q^T S + (q . k) delta^T.
+        delta = beta * (bv - tl.sum(s * bk[:, None], 0))
+        out = tl.sum(s * bq[:, None], 0) + tl.sum(bq * bk, 0) * delta
+        tl.store(at, (s + bk[:, None] * delta[None, :]).to(state.dtype.element_ty), mask=there)
+        tl.store(o + pair * V + columns, out.to(o.dtype.element_ty), mask=columns < V)
+
+
+@triton.jit
+def _tile(x, start, live, h, H, D: tl.constexpr, BD: tl.constexpr, C: tl.constexpr):
+    """Rows start .. start + C of head h of x [T, H, D] as float32 [C, BD]; 0 where there is none."""
+    row, column = tl.arange(0, C), tl.arange(0, BD)
+    at = ((start + row) * H + h)[:, None] * D + column[None, :]
+    there = (row < live)[:, None] & (column < D)[None, :]
+    return tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _put(x, value, start, live, h, H, D: tl.constexpr, BD: tl.constexpr, C: tl.constexpr):
+    row, column = tl.arange(0, C), tl.arange(0, BD)
+    at = ((start + row) * H + h)[:, None] * D + column[None, :]
+    there = (row < live)[:, None] & (column < D)[None, :]
+    tl.store(x + at, value.to(x.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _gates(z, b, a_log, bias, start, live, h, H, lower, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr):
+    """(cumulated log2-decay [C, BK], its sigmoid s, z + bias, beta [C], the head's rate); 0 where there is no token."""
+    row, column = tl.arange(0, C), tl.arange(0, BK)
+    x = _tile(z, start, live, h, H, K, BK, C)
+    rate = tl.exp2(tl.load(a_log + h).to(tl.float32) * _LOG2E)
+    x += tl.load(bias + h * K + column, mask=column < K, other=0.0).to(tl.float32)[None, :]
+    s = tl.where((row < live)[:, None], _sigmoid(rate * x), 0.0)
+    beta = _sigmoid(tl.load(b + (start + row) * H + h, mask=row < live, other=0.0).to(tl.float32))
+    beta = tl.where(row < live, beta, 0.0)
+    return tl.cumsum(s * (lower * _LOG2E), 0), s, x, beta, rate
+
+
+@triton.jit
+def _chunks(
+    q, k, v, z, b, a_log, bias, first, count, w, u, qg, kg, p, inverse, end, H, scale, lower, eps,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    KEEP: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    chunk, h = tl.program_id(0).to(tl.int64) // H, tl.program_id(0) % H
+    start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
+    kind = w.dtype.element_ty
+    row, column, vcolumn = tl.arange(0, C), tl.arange(0, BK), tl.arange(0, BV)
+    log_g, s, _, beta, _ = _gates(z, b, a_log, bias, start, live, h, H, lower, K, BK, C)
+    last = tl.sum(s, 0) * (lower * _LOG2E)
+    up, down, decay = tl.exp2(log_g + _CENTRE), tl.exp2(-log_g - _CENTRE), tl.exp2(log_g)
+    bq = _tile(q, start, live, h, H, K, BK, C)
+    bk = _tile(k, start, live, h, H, K, BK, C)
+    bq *= scale / tl.sqrt(tl.sum(bq * bq, 1) + eps)[:, None]
+    bk *= 1.0 / tl.sqrt(tl.sum(bk * bk, 1) + eps)[:, None]
+    tile = chunk * H + h
+    wide = tile * C * BK + row[:, None] * BK + column[None, :]
+    tl.store(qg + wide, (bq * decay).to(kind))
+    tl.store(kg + wide, (bk * tl.exp2(last[None, :] - log_g)).to(kind))
+    tl.store(end + tile * BK + column, tl.exp2(last))
+    keys = tl.trans((bk * down).to(kind))
+    lower_half = row[:, None] >= row[None, :]
+    pairs = tl.where(lower_half, tl.dot((bq * up).to(kind), keys, input_precision=EXACT), 0.0)
+    square = tile * C * C + row[:, None] * C + row[None, :]
+    tl.store(p + square, pairs.to(kind))
+    a = tl.dot((bk * up).to(kind), keys, input_precision=EXACT) * beta[:, None]
+    a = tl.where(row[:, None] > row[None, :], a, 0.0)
+    # (I + A)^-1 of blocks twice as large: X - X L X, with L what A has between the two halves of such a block.
+    between = (row[:, None] // 2 == row[None, :] // 2) & (row[:, None] != row[None, :])
+    x = tl.where(row[:, None] == row[None, :], 1.0, 0.0) - tl.where(between, a, 0.0)
+    for level in tl.static_range(1, LEVELS):
+        whole, half = row // (2 * 2**level), row // 2**level
+        between = (whole[:, None] == whole[None, :]) & (half[:, None] != half[None, :])
+        x -= tl.dot(tl.dot(x, tl.where(between, a, 0.0), input_precision=EXACT), x, input_precision=EXACT)
+    x = x.to(kind)
+    if KEEP:
+        tl.store(inverse + square, x)
+    tl.store(w + wide, tl.dot(x, (bk * decay * beta[:, None]).to(kind), input_precision=EXACT).to(kind))
+    bv = _tile(v, start, live, h, H, V, BV, C) * beta[:, None]
+    values = tile * C * BV + row[:, None] * BV + vcolumn[None, :]
+    tl.store(u + values, tl.dot(x, bv.to(kind), input_precision=EXACT).to(kind))
+
+
+@triton.jit
+def _scan(
+    w, u, qg, kg, p, end, chunk_of, first, count, s0, o, last, states, fresh, H,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, WV: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    START: tl.constexpr, KEEP: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    parts: tl.constexpr = (V + BV - 1) // BV
+    part, pair = tl.program_id(0) % parts, tl.program_id(0) // parts
+    n, h = pair // H, pair % H
+    kind = w.dtype.element_ty
+    row, column, vrow = tl.arange(0, C), tl.arange(0, BK), part * BV + tl.arange(0, BV)
+    outer = pair.to(tl.int64) * K * V + column[None, :] * V + vrow[:, None]
+    there = (column < K)[None, :] & (vrow < V)[:, None]
+    s = tl.zeros((BV, BK), tl.float32)
+    if START:
+        s += tl.load(s0 + outer, mask=there, other=0.0).to(tl.float32)
+    for chunk in range(tl.load(chunk_of + n), tl.load(chunk_of + n + 1)):
+        tile = tl.cast(chunk, tl.int64) * H + h
+        wide = tile * C * BK + column[:, None] + row[None, :] * BK  # transposed: [BK, C]
+        square = tile * C * C + row[:, None] + row[None, :] * C  # transposed
+        values = tile * C * WV + row[None, :] * WV + vrow[:, None]  # transposed: [BV, C]
+        low = s.to(kind)
+        if KEEP:
+            tl.store(states + tile * BK * WV + column[None, :] * WV + vrow[:, None], low)
+        f = tl.load(u + values).to(tl.float32) - tl.dot(low, tl.load(w + wide), input_precision=EXACT)
+        f = f.to(kind)
+        if KEEP:
+            tl.store(fresh + values, f)
+        out = tl.dot(low, tl.load(qg + wide), input_precision=EXACT)
+        out = tl.dot(f, tl.load(p + square), out, input_precision=EXACT)
+        keys = tl.load(kg + tile * C * BK + row[:, None] * BK + column[None, :])
+        s *= tl.load(end + tile * BK + column)[None, :]
+        s = tl.dot(f, keys, s, input_precision=EXACT)
+        start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
+        at = ((start + row) * H + h)[None, :] * V + vrow[:, None]
+        tl.store(o + at, out.to(o.dtype.element_ty), mask=(row < live)[None, :] & (vrow < V)[:, None])
+    tl.store(last + outer, s, mask=there)
+
+
+@triton.jit
+def _scan_back(
+    w, qg, kg, p, end, chunk_of, first, count, do, dlast, dfresh, dstates, ds0, H,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, WV: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    START: tl.constexpr, LAST: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    parts: tl.constexpr = (V + BV - 1) // BV
+    part, pair = tl.program_id(0) % parts, tl.program_id(0) // parts
+    n, h = pair // H, pair % H
+    kind = w.dtype.element_ty
+    row, column, vrow = tl.arange(0, C), tl.arange(0, BK), part * BV + tl.arange(0, BV)
+    outer = pair.to(tl.int64) * K * V + column[None, :] * V + vrow[:, None]
+    there = (column < K)[None, :] & (vrow < V)[:, None]
+    ds = tl.zeros((BV, BK), tl.float32)
+    if LAST:
+        ds += tl.load(dlast + outer, mask=there, other=0.0).to(tl.float32)
+    begin, stop = tl.load(chunk_of + n), tl.load(chunk_of + n + 1)
+    for back in range(0, stop - begin):
+        chunk = stop - 1 - back
+        tile = tl.cast(chunk, tl.int64) * H + h
+        plain = tile * C * BK + row[:, None] * BK + column[None, :]
+        low = ds.to(kind)
+        tl.store(dstates + tile * BK * WV + column[None, :] * WV + vrow[:, None], low)
+        start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
+        at = ((start + row) * H + h)[None, :] * V + vrow[:, None]
+        grad = tl.load(do + at, mask=(row < live)[None, :] & (vrow < V)[:, None], other=0.0).to(kind)
+        df = tl.dot(
+            low, tl.load(kg + tile * C * BK + column[:, None] + row[None, :] * BK), input_precision=EXACT
+        )
+        df = tl.dot(grad, tl.load(p + tile * C * C + row[:, None] * C + row[None, :]), df, input_precision=EXACT)
+        df = df.to(kind)
+        tl.store(dfresh + tile * C * WV + row[None, :] * WV + vrow[:, None], df)
+        ds *= tl.load(end + tile * BK + column)[None, :]
+        ds = tl.dot(grad, tl.load(qg + plain), ds, input_precision=EXACT)
+        ds -= tl.dot(df, tl.load(w + plain), input_precision=EXACT)
+    if START:
+        tl.store(ds0 + outer, ds, mask=there)
+
+
+@triton.jit
+def _grads(
+    q, k, v, z, b, a_log, bias, first, count, w, u, inverse, states, fresh, do, dstates, dfresh,
+    dq, dk, dv, dz, db, drate, dbias, H, scale, lower, eps,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    chunk, h = tl.program_id(0).to(tl.int64) // H, tl.program_id(0) % H
+    start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
+    kind = w.dtype.element_ty
+    row, column, vcolumn = tl.arange(0, C), tl.arange(0, BK), tl.arange(0, BV)
+    tile = chunk * H + h
+    wide = tile * C * BK + row[:, None] * BK + column[None, :]
+    square = tile * C * C + row[:, None] * C + row[None, :]
+    values = tile * C * BV + row[:, None] * BV + vcolumn[None, :]
+    across = tile * BK * BV + column[None, :] * BV + vcolumn[:, None]  # [V, K], as the scans keep it
+    strict, causal = row[:, None] > row[None, :], row[:, None] >= row[None, :]
+
+    # What the scans hand back: gradients of q e^G, k e^(G_last - G), W, U and e^G_last.
+    grad = _tile(do, start, live, h, H, V, BV, C).to(kind)
+    df, f = tl.load(dfresh + values), tl.load(fresh + values)
+    s_before = tl.load(states + across)
+    dqg = tl.dot(grad, s_before, input_precision=EXACT)
+    dw = -tl.dot(df, s_before, input_precision=EXACT)
+    ds_after = tl.load(dstates + across)
+    dkg = tl.dot(f, ds_after, input_precision=EXACT)
+    dend = tl.sum(s_before.to(tl.float32) * ds_after.to(tl.float32), 0)
+    # Through W = X (beta k e^G), U = X (beta v), X = (I + A)^-1.
+    xt = tl.trans(tl.load(inverse + square))
+    drk = tl.dot(xt, dw.to(kind), input_precision=EXACT)
+    drv = tl.dot(xt, df, input_precision=EXACT)
+    da = tl.dot(drk.to(kind), tl.trans(tl.load(w + wide)), input_precision=EXACT)
+    da = tl.dot(drv.to(kind), tl.trans(tl.load(u + values)), da, input_precision=EXACT)
+    da = tl.where(strict, -da, 0.0)
+    dp = tl.where(causal, tl.dot(grad, tl.trans(f), input_precision=EXACT), 0.0).to(kind)
+
+    log_g, s, x, beta, rate = _gates(z, b, a_log, bias, start, live, h, H, lower, K, BK, C)
+    last = tl.sum(s, 0) * (lower * _LOG2E)
+    up, down, decay = tl.exp2(log_g + _CENTRE), tl.exp2(-log_g - _CENTRE), tl.exp2(log_g)
+    rest = tl.exp2(last[None, :] - log_g)
+    bq = _tile(q, start, live, h, H, K, BK, C)
+    bk = _tile(k, start, live, h, H, K, BK, C)
+    bv = _tile(v, start, live, h, H, V, BV, C)
+    rq, rk = 1.0 / tl.sqrt(tl.sum(bq * bq, 1) + eps), 1.0 / tl.sqrt(tl.sum(bk * bk, 1) + eps)
+    bq *= rq[:, None]
+    bk *= rk[:, None]
+    kd, ku, qu = (bk * down).to(kind), (bk * up).to(kind), (bq * (scale * up)).to(kind)
+    m = (da * beta[:, None]).to(kind)
+    dqh = up * tl.dot(dp, kd, input_precision=EXACT) + decay * dqg
+    drow = up * tl.dot(m, kd, input_precision=EXACT) + decay * drk * beta[:, None]
+    dcol = tl.dot(tl.trans(dp), qu, input_precision=EXACT)
+    dcol = down * tl.dot(tl.trans(m), ku, dcol, input_precision=EXACT) + rest * dkg
+    pairs = tl.where(strict, tl.dot(ku, tl.trans(kd), input_precision=EXACT), 0.0)
+    dbeta = tl.sum(drv * bv, 1) + tl.sum(drk * bk * decay, 1) + tl.sum(da * pairs, 1)
+    _put(dv, drv * beta[:, None], start, live, h, H, V, BV, C)
+    tl.store(db + (start + row) * H + h, (dbeta * beta * (1.0 - beta)).to(db.dtype.element_ty), mask=row < live)
+
+    # dG = q dq + k (what k's row got - what its column got); dg_t = sum_{i >= t} dG_i + gradient of G_last.
+    dqh *= scale
+    dg = bq * dqh + bk * (drow - dcol)
+    dlast = tl.sum(bk * rest * dkg, 0) + tl.exp2(last) * dend + tl.sum(dg, 0)
+    dg += dlast[None, :] - tl.cumsum(dg, 0)
+    dx = dg * lower * s * (1.0 - s)  # gradient of rate * (z + bias)
+    _put(dz, dx * rate, start, live, h, H, K, BK, C)
+    tl.store(drate + tile, tl.sum(tl.sum(dx * x, 1), 0) * rate)
+    tl.store(dbias + tile * BK + column, tl.sum(dx, 0) * rate)
+    # y = x r with r = (x.x + eps)^-1/2 has dx = r (dy - y (y.dy)).
+    _put(dq, rq[:, None] * (dqh - bq * tl.sum(bq * dqh, 1)[:, None]), start, live, h, H, K, BK, C)
+    dkh = drow + dcol
+    _put(dk, rk[:, None] * (dkh - bk * tl.sum(bk * dkh, 1)[:, None]), start, live, h, H, K, BK, C)
+
+
+class _Cut:
+    """How packed sequences fall into chunks: first token and number of tokens of each, and each sequence's chunks."""
+
+    def __init__(self, bounds: tuple[int, ...], chunk: int, device: torch.device) -> None:
+        first = [a for lo, hi in zip(bounds, bounds[1:], strict=False) for a in range(lo, hi, chunk)]
+        ends = [min(a + chunk, hi) for lo, hi in zip(bounds, bounds[1:], strict=False) for a in range(lo, hi, chunk)]
+        of = [0]
+        for lo, hi in zip(bounds, bounds[1:], strict=False):
+            of.append(of[-1] - (lo - hi) // chunk)
+        table = torch.tensor([*first, *(e - a for a, e in zip(first, ends, strict=True)), *of], dtype=torch.int32)
+        self.chunks, self.sequences = len(first), len(bounds) - 1
+        self.first, self.count, self.of = table.to(device).split((len(first), len(first), len(of)))
+
+
+_cut = lru_cache(maxsize=64)(_Cut)
+"""A step's layers share the cut of its packing."""
+
+
+def _padded(n: int) -> int:
+    return max(16, triton.next_power_of_2(n))
+
+
+class _Buffers:
+    """What `_chunks` makes for `_scan`, and both for the gradients."""
+
+    def __init__(self, q: Tensor, v: Tensor, cut: _Cut, keep: bool) -> None:
+        heads, kd, vd = q.shape[1], _padded(q.shape[2]), _padded(v.shape[2])
+        n = cut.chunks * heads
+        new = lambda *shape: torch.empty(n, *shape, dtype=q.dtype, device=q.device)
+        self.w, self.qg, self.kg, self.u = new(CHUNK, kd), new(CHUNK, kd), new(CHUNK, kd), new(CHUNK, vd)
+        self.p = new(CHUNK, CHUNK)
+        self.end = torch.empty(n, kd, dtype=torch.float32, device=q.device)
+        nothing = self.p
+        self.inverse = new(CHUNK, CHUNK) if keep else nothing
+        self.states, self.fresh = (new(kd, vd), new(CHUNK, vd)) if keep else (nothing, nothing)
+
+
+def _forward(
+    inputs: tuple[Tensor, ...], state: Tensor | None, cut: _Cut, lower: float, keep: bool
+) -> tuple[Tensor, Tensor, _Buffers]:
+    q, _, v = inputs[:3]
+    t, heads, kd = q.shape
+    vd = v.shape[2]
+    bk, wv = _padded(kd), _padded(vd)
+    buffers = _Buffers(q, v, cut, keep)
+    exact = "ieee" if q.dtype == torch.float32 else "tf32"
+    shape = {"K": kd, "V": vd, "BK": bk, "C": CHUNK, "KEEP": keep, "EXACT": exact}
+    b = buffers
+    if cut.chunks:
+        _chunks[(cut.chunks * heads,)](
+            *inputs, cut.first, cut.count, b.w, b.u, b.qg, b.kg, b.p, b.inverse, b.end, heads, kd**-0.5, lower, EPS,
+            **shape, BV=wv, LEVELS=CHUNK.bit_length() - 1, **CHUNKS,
+        )  # fmt: skip
+    o = torch.empty(t, heads, vd, dtype=q.dtype, device=q.device)
+    last = torch.empty(cut.sequences, heads, kd, vd, dtype=torch.float32, device=q.device)
+    block = min(SCAN["BV"], wv)
+    _scan[(-(-vd // block) * cut.sequences * heads,)](
+        b.w, b.u, b.qg, b.kg, b.p, b.end, cut.of, cut.first, cut.count, last if state is None else state, o, last,
+        b.states, b.fresh, heads, **shape, WV=wv, START=state is not None, **(SCAN | {"BV": block}),
+    )  # fmt: skip
+    return o, last, buffers
+
+
+class Attend(torch.autograd.Function):
+    """The chunk form with gradients; the backward makes everything but the inputs again."""
+
+    @staticmethod
+    def forward(ctx: Any, state: Tensor | None, cut: _Cut, lower: float, *inputs: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        o, last, _ = _forward(inputs, state, cut, lower, keep=False)
+        ctx.save_for_backward(*inputs, *(() if state is None else (state,)))
+        ctx.cut, ctx.lower = cut, lower
+        ctx.set_materialize_grads(False)
+        return o, last
+
+    @staticmethod
+    def backward(ctx: Any, do: Tensor | None, dlast: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        inputs, state = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+        q, k, v, z, beta, a_log, bias = inputs
+        cut: _Cut = ctx.cut
+        heads, kd, vd = q.shape[1], q.shape[2], v.shape[2]
+        o, _, b = _forward(inputs, state[0] if state else None, cut, ctx.lower, keep=True)
+        do = torch.zeros_like(o) if do is None else do.contiguous()
+        del o
+        dstates, dfresh = torch.empty_like(b.states), torch.empty_like(b.fresh)
+        ds0 = torch.empty_like(state[0]) if state else b.end
+        bk, wv = _padded(kd), _padded(vd)
+        exact = "ieee" if q.dtype == torch.float32 else "tf32"
+        shape = {"K": kd, "V": vd, "BK": bk, "C": CHUNK, "EXACT": exact}
+        block = min(SCAN["BV"], wv)
+        _scan_back[(-(-vd // block) * cut.sequences * heads,)](
+            b.w, b.qg, b.kg, b.p, b.end, cut.of, cut.first, cut.count, do,
+            b.end if dlast is None else dlast.contiguous(), dfresh, dstates, ds0, heads,
+            **shape, WV=wv, START=bool(state), LAST=dlast is not None, **(SCAN | {"BV": block}),
+        )  # fmt: skip
+        out = [torch.empty_like(x) for x in inputs[:5]]
+        drate = torch.empty(cut.chunks, heads, dtype=torch.float32, device=q.device)
+        dbias = torch.empty(cut.chunks, heads, bk, dtype=torch.float32, device=q.device)
+        if cut.chunks:
+            _grads[(cut.chunks * heads,)](
+                *inputs, cut.first, cut.count, b.w, b.u, b.inverse, b.states, b.fresh, do, dstates, dfresh,
+                *out, drate, dbias, heads, kd**-0.5, ctx.lower, EPS, **shape, BV=wv, **GRADS,
+            )  # fmt: skip
+        da_log = drate.sum(0).to(a_log.dtype)
+        dbias = dbias.sum(0)[:, :kd].to(bias.dtype)
+        return ds0 if state else None, None, None, *out, da_log, dbias
+
+
+def attend(
+    inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, lower: float
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.kda.kda_attend`; inputs q, k, v, z, b, a_log, bias."""
+    cut = _cut(tuple(bounds), CHUNK, inputs[0].device)
+    inputs = tuple(x.contiguous() for x in inputs)
+    state = None if state is None else state.contiguous()
+    return Attend.apply(state, cut, lower, *inputs)
+
+
+def step_(inputs: tuple[Tensor, ...], state: Tensor, index: Tensor, lower: float) -> Tensor:
+    """See `kernels.kda.kda_decode_`."""
+    q, k, v, z, b, a_log, bias = (x.contiguous() for x in inputs)
+    n, heads, kd = q.shape
+    vd = v.shape[2]
+    o = torch.empty_like(v)
+    block = min(STEP["BV"], triton.next_power_of_2(vd))
+    if n:
+        _step[(-(-vd // block) * n * heads,)](
+            q, k, v, z, b, a_log, bias, index, state, o, heads, kd**-0.5, lower, EPS,
+            K=kd, V=vd, BK=triton.next_power_of_2(kd), **(STEP | {"BV": block}),
+        )  # fmt: skip
+    return o
