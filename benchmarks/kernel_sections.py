@@ -117,9 +117,10 @@ def _short(name: str, value: Any) -> str:
 
 
 def worst(got: list[Tensor], want: list[Tensor]) -> float:
-    """The largest ||got - want|| / ||want||."""
+    """The largest ||got - want|| / ||want||; NaN if one is."""
     with torch.no_grad():
-        return max(float((a.double() - b.double()).norm() / b.double().norm()) for a, b in zip(got, want, strict=True))
+        each = [(a.double() - b.double()).norm() / b.double().norm() for a, b in zip(got, want, strict=True)]
+        return float(torch.stack(each).max())
 
 
 def ceiling(b: Bench) -> None:

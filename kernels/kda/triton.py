@@ -312,9 +312,10 @@ class _Cut:
         of = [0]
         for lo, hi in zip(bounds, bounds[1:], strict=False):
             of.append(of[-1] - (lo - hi) // chunk)
-        table = torch.tensor([*first, *(e - a for a, e in zip(first, ends, strict=True)), *of], dtype=torch.int32)
+        # Three allocations: as views of one they would be aligned by chance, and Triton compiles for alignment.
+        new = lambda x: torch.tensor(x, dtype=torch.int32, device=device)
         self.chunks, self.sequences = len(first), len(bounds) - 1
-        self.first, self.count, self.of = table.to(device).split((len(first), len(first), len(of)))
+        self.first, self.count, self.of = new(first), new([e - a for a, e in zip(first, ends, strict=True)]), new(of)
 
 
 _cut = lru_cache(maxsize=64)(_Cut)
