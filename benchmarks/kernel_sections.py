@@ -71,8 +71,8 @@ class Bench:
         return statistics.median(times)
 
     def measure(
-        self, op: str, f: Callable[[], Any], flop: float = 0.0, byte: float = 0.0, error: Callable[[], float] | None = None,
-        target: float | None = None, note: str = "", budget: float = 400.0,
+        self, op: str, f: Callable[[], Any], flop: float = 0.0, byte: float = 0.0,
+        error: Callable[[], float] | None = None, target: float | None = None, note: str = "", budget: float = 400.0,
     ) -> float | None:  # fmt: skip
         """Time f beside its floor; `error` is looked at first. None if it failed."""
         with self.caught(op):
@@ -129,7 +129,7 @@ def ceiling(b: Bench) -> None:
     a = b.draw(n)
     c = torch.empty_like(a)
     copy = 2 * a.element_size() * n / b.time(lambda: c.copy_(a)) / 1e9
-    del a, c
+    a = c = a[:0]
     m = 64 if b.tiny else 8192
     x, y = b.draw(m, m), b.draw(m, m)
     rate = 2 * m**3 / b.time(lambda: x @ y) / 1e9
@@ -169,14 +169,23 @@ def mx(b: Bench) -> None:
                       byte=2.0 * w.element_size() * n / 7, note="a seventh")  # fmt: skip
     stored, scales = triton.pack(w, MXFP4, "even")
     per = 0.5 + 1 / BLOCK
-    b.sweep("MXFP4 pack", triton, configs[:3], lambda: triton.pack(w, MXFP4, "even"), byte=n * (w.element_size() + per), target=1.2)
+    b.sweep(
+        "MXFP4 pack",
+        triton,
+        configs[:3],
+        lambda: triton.pack(w, MXFP4, "even"),
+        byte=n * (w.element_size() + per),
+        target=1.2,
+    )
     back = lambda: triton.unpack(stored, scales, MXFP4, w.dtype)
 
     def unequal() -> float:
         return float((back()[:512] != triton.fake_quantise(w[:512], MXFP4, "even")).double().mean())
 
     b.sweep("MXFP4 unpack", triton, configs[:3], back, byte=n * (w.element_size() + per), error=unequal, target=1.2)
-    b.measure("MXFP8 pack", lambda: triton.pack(w, MXFP8, "even"), byte=n * (w.element_size() + 1 + 1 / BLOCK), target=1.2)
+    b.measure(
+        "MXFP8 pack", lambda: triton.pack(w, MXFP8, "even"), byte=n * (w.element_size() + 1 + 1 / BLOCK), target=1.2
+    )
     if b.cuda and not b.warm:
         for name, fmt in (("MXFP4", MXFP4), ("MXFP8", MXFP8)):
             compiled = torch.compile(lambda x, fmt=fmt: path_torch.fake_quantise(x, fmt, "even"), dynamic=False)
@@ -213,7 +222,15 @@ def decode(b: Bench) -> None:
                 size = n * heads * (2.0 * pool.element_size() * width**2 + 5 * x[0].element_size() * width)
                 name = "fp32" if kind == torch.float32 else "bf16"
                 configs = [{"STEP": c} for c in triton.STEP_SWEEP] if n in (4, 256) else []
-                b.sweep(f"KDA decode B={n} {name} state", triton, configs, run, byte=size, error=error, target=1.2 if n >= 64 else None)
+                b.sweep(
+                    f"KDA decode B={n} {name} state",
+                    triton,
+                    configs,
+                    run,
+                    byte=size,
+                    error=error,
+                    target=1.2 if n >= 64 else None,
+                )
                 if b.cuda and not b.warm and n <= 64:
                     graph = torch.cuda.CUDAGraph()
                     with torch.cuda.graph(graph):
@@ -243,9 +260,14 @@ def kda(b: Bench) -> None:
         want, got = check("reference", *small), check("triton", *small)
         each = {n: worst([a], [w]) for n, a, w in zip(names, got, want, strict=True)}
         if not b.warm:
-            b.row("KDA largest error of all gradients", ms=0.0, error=max(each.values()), note=" ".join(f"{n} {e:.1e}" for n, e in each.items()))
+            b.row(
+                "KDA largest error of all gradients",
+                ms=0.0,
+                error=max(each.values()),
+                note=" ".join(f"{n} {e:.1e}" for n, e in each.items()),
+            )
     heads, width = (2, 16) if not b.cuda else (HEADS, WIDTH)
-    for t in ((64,) if b.tiny else (8192, 65536)):
+    for t in (64,) if b.tiny else (8192, 65536):
         with b.caught(f"KDA T={t}"):
             x = kda_inputs(b, t, heads, width)
             flop = t * heads * (6.0 * width**2 + 64 * 10 * width)
@@ -274,13 +296,15 @@ def kda(b: Bench) -> None:
                     with profile(activities=[ProfilerActivity.CUDA]) as seen:
                         back()
                         torch.cuda.synchronize()
-                    shares = sorted(((e.self_device_time_total / 1e3, e.key) for e in seen.key_averages()), reverse=True)
+                    shares = sorted(
+                        ((e.self_device_time_total / 1e3, e.key) for e in seen.key_averages()), reverse=True
+                    )
                     print("  ".join(f"{key[:24]} {ms:.2f}" for ms, key in shares[:12]), flush=True)
             del x, leaves, up
 
 
 def logprob(b: Bench) -> None:
-    from kernels.logprob import linear_log_prob, torch as path_torch, triton  # noqa: I001
+    from kernels.logprob import linear_log_prob, torch as path_torch  # noqa: I001
 
     n, d, v = (16, 32, 16384) if b.tiny else (8192, 7168, 163840)
     h, w = b.draw(n, d, scale=0.5).requires_grad_(), b.draw(v, d, scale=0.02).requires_grad_()
@@ -314,17 +338,25 @@ def logprob(b: Bench) -> None:
     name = f"log-prob and entropy N={n} V={v}"
     b.measure(f"{name} error alone, with gradients", lambda: None, error=error)
     b.sweep(f"{name} forward", path_torch, tiles, lambda: run(n, "triton", False), flop=flop, byte=byte, target=1.25)
-    b.sweep(f"{name} forward + backward", path_torch, tiles, lambda: run(n, "triton", True), flop=3 * flop, byte=3 * byte, target=1.25)
+    b.sweep(
+        f"{name} forward + backward",
+        path_torch,
+        tiles,
+        lambda: run(n, "triton", True),
+        flop=3 * flop,
+        byte=3 * byte,
+        target=1.25,
+    )
     if b.cuda and not b.warm:
         b.measure("  torch log_softmax, log-prob alone, forward", lambda: naive(False), flop=flop, byte=byte)
         b.measure("  torch log_softmax, log-prob alone, both", lambda: naive(True), flop=3 * flop, byte=3 * byte)
 
 
 def parts(b: Bench) -> None:
-    """The convolution of queries, keys and values, SiTU of the experts' rows, the mix of nine sources: one layer each."""
+    """The convolution of queries, keys and values, SiTU of rows of experts, the mix of nine sources."""
     from kernels.attn_res import mix_norm, triton as mix  # noqa: I001
-    from kernels.conv import conv_silu, triton as conv  # noqa: I001
-    from kernels.situ import situ_glu, triton as situ  # noqa: I001
+    from kernels.conv import conv_silu, triton as conv
+    from kernels.situ import situ_glu, triton as situ
 
     t = 32 if b.tiny else 8192
     width, hidden = (64, 64) if not b.cuda else (3 * HEADS * WIDTH, 7168)
@@ -341,7 +373,10 @@ def parts(b: Bench) -> None:
     for name, module, configs, f, given, once, back in cases:
         with b.caught(name):
             leaves = [x.requires_grad_() for x in given]
-            small = [x[:, :200] if name == "conv" and i == 0 else x[:64] if x.shape[0] >= t else x for i, x in enumerate(given)]
+            if name == "conv":
+                small = [given[0][:, :200], given[1]]
+            else:
+                small = [x[:64] if x.shape[0] >= t else x for x in given]
             size = sum(x.numel() * x.element_size() for x in given)
 
             def all_of(path: str, dtype: torch.dtype | None, f: Any = f, small: Any = small) -> list[Tensor]:
@@ -380,19 +415,24 @@ def fla(b: Bench) -> None:
         return
     if b.warm:
         return
-    options = {"use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "lower_bound": -5.0}
+    options = {
+        "use_qk_l2norm_in_kernel": True,
+        "use_gate_in_kernel": True,
+        "use_beta_sigmoid_in_kernel": True,
+        "lower_bound": -5.0,
+    }
     for n in (64, 256):
-        q, k, v, z, beta, a_log, bias = (x.unsqueeze(1) if x.dim() > 1 else x for x in kda_inputs(b, n))
-        state = torch.randn(n, HEADS, WIDTH, WIDTH, device=b.device)
-        run = lambda: fused_recurrent_kda(
-            q, k, v, z, beta, A_log=a_log, dt_bias=bias.flatten(), initial_state=state, output_final_state=True, **options
-        )
+        x = [y.unsqueeze(1) if y.dim() > 1 else y for y in kda_inputs(b, n)]
+        gate = {"A_log": x[5], "dt_bias": x[6].flatten()} | options
+        gate |= {"initial_state": torch.randn(n, HEADS, WIDTH, WIDTH, device=b.device), "output_final_state": True}
+        run = lambda x=x, gate=gate: fused_recurrent_kda(*x[:5], **gate)
         b.measure(f"  fla decode B={n}", run, byte=n * HEADS * (8.0 * WIDTH**2 + 10 * WIDTH))
     t = 8192
-    q, k, v, z, beta, a_log, bias = (x.unsqueeze(0) if x.dim() > 1 else x for x in kda_inputs(b, t))
-    leaves = [x.detach().requires_grad_() for x in (q, k, v, z, beta)]
-    up = torch.randn_like(v)
-    run = lambda: chunk_kda(*leaves, A_log=a_log, dt_bias=bias.flatten(), safe_gate=True, **options)[0]
+    x = kda_inputs(b, t)
+    leaves = [y.unsqueeze(0).requires_grad_() for y in x[:5]]
+    up = torch.randn_like(leaves[2])
+    gate = {"A_log": x[5], "dt_bias": x[6].flatten(), "safe_gate": True} | options
+    run = lambda: chunk_kda(*leaves, **gate)[0]
     flop, read = t * HEADS * (6.0 * WIDTH**2 + 640 * WIDTH), t * HEADS * (10.0 * WIDTH + 2)
     with torch.no_grad():
         b.measure(f"  fla forward T={t}", run, flop=flop, byte=read)

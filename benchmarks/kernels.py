@@ -75,7 +75,12 @@ def main() -> None:
     names = [n for n in LIMITS if n in args.only.split(",") or not args.only or n == "ceiling"]
     rows, more = [], ["--peak", "790", "--bandwidth", "4.3"]
     if args.device != "cpu" and not args.no_warm:
-        warm = [start(n, args, "--warm", "--shard", str(i), "--shards", "4") for n in COMPILED for i in range(4) if n in names]
+        warm = [
+            start(n, args, "--warm", "--shard", str(i), "--shards", "4")
+            for n in COMPILED
+            for i in range(4)
+            if n in names
+        ]
         limit = began + WARM
         logs = [collect(p, limit - time.time()) for p in warm]
         print(f"compiled in {time.time() - began:.0f} s by {len(warm)} processes", flush=True)
@@ -110,7 +115,10 @@ def main() -> None:
     for row in rows:
         if "failed" in row:
             print(f"--- {row['op']}\n{row['failed'][-1500:]}")
-    print(f"\n{hardware}; {time.time() - began:.0f} s\n{'operator':<58}{'ms':>10} {'floor':>9} {'x floor':>7} {'error':>9}")
+    print(
+        f"\n{hardware}; {time.time() - began:.0f} s\n"
+        f"{'operator':<58}{'ms':>10} {'floor':>9} {'x floor':>7} {'error':>9}"
+    )
     for row in rows:
         print(show(row))
 

@@ -10,7 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 CONFIG = {"ROWS": 32, "COLUMNS": 128, "num_warps": 4}
-SWEEP = [{"ROWS": r, "COLUMNS": c, "num_warps": w} for r, c, w in ((16, 256, 4), (32, 128, 4), (64, 64, 4), (64, 128, 8))]
+SWEEP = [
+    {"ROWS": r, "COLUMNS": c, "num_warps": w} for r, c, w in ((16, 256, 4), (32, 128, 4), (64, 64, 4), (64, 128, 8))
+]
 """Tokens and channels of a program."""
 _LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -43,9 +45,7 @@ def _forward(window, weight, out, T, C, W: tl.constexpr, ROWS: tl.constexpr, COL
 
 
 @triton.jit
-def _backward(
-    window, weight, grad, dwindow, partial, T, C, W: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
+def _backward(window, weight, grad, dwindow, partial, T, C, W: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     batch, block = tl.program_id(2).to(tl.int64), tl.program_id(1)
     t, column = block * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     base, length = batch * (T + W - 1) * C, T + W - 1

@@ -9,6 +9,8 @@ the gate and squash beta themselves, so that no pass over memory is spent on it.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, bfloat16, float32
 
 from kernels.kda.reference import kda_recurrent
@@ -37,7 +39,7 @@ def kda_attend(
     lower sigmoid(exp(a_log) (z + bias)), beta is sigmoid(b), q and k are normalised, q scaled by K^-1/2.
     Gradients to all tensors. Raises ValueError for bounds that do not fit or a `lower` outside [-5, 0).
     """
-    if bounds[0] != 0 or bounds[-1] != q.shape[0] or any(a > c for a, c in zip(bounds, bounds[1:], strict=False)):
+    if bounds[0] != 0 or bounds[-1] != q.shape[0] or any(a > c for a, c in pairwise(bounds)):
         raise ValueError(f"bounds must ascend from 0 to {q.shape[0]}, the number of tokens: {bounds}")
     _check_lower(lower)
     inputs = (q, k, v, z, b, a_log, bias)

@@ -29,9 +29,7 @@ def kda_recurrent(
     return torch.stack(out, 1), s
 
 
-def attend(
-    inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, lower: float
-) -> tuple[Tensor, Tensor]:
+def attend(inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, lower: float) -> tuple[Tensor, Tensor]:
     """See `kernels.kda.kda_attend`: float64 within, whatever the inputs are."""
     wide = tuple(x.double() for x in inputs)
     q, k, g, beta = (x.unsqueeze(0) for x in prepare(wide, lower))

@@ -159,9 +159,7 @@ class _Chunk(Function):
         return dq, dk, drhs[..., :vd], dg, dbeta, None, ds0
 
 
-def attend(
-    inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, lower: float
-) -> tuple[Tensor, Tensor]:
+def attend(inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, lower: float) -> tuple[Tensor, Tensor]:
     """See `kernels.kda.kda_attend`; inputs q, k, v, z, b, a_log, bias."""
     q, k, g, beta = prepare(inputs, lower)
     lengths = [hi - lo for lo, hi in pairwise(bounds)]

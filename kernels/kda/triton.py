@@ -6,15 +6,16 @@ sequence with the state in registers. The names are those of `kernels.kda.torch.
     A = strict_lower(beta k k^T e^(G_i - G_j)),  X = (I + A)^-1,  W = X (beta k e^G),  U = X (beta v)
     P = lower(q k^T e^(G_i - G_j)),  F = U - W S,  o = (q e^G) S + P F,  S <- e^(G_last) S + (k e^(G_last - G))^T F
 
-A chunk has at most 32 tokens: with g >= -5, e^G 2^115 and e^-G 2^-115 then fit float32 and bfloat16 (2^-115.8 .. 2^115),
-so A and P are one matrix product each; what a product makes of pairs i < j may overflow and is masked out. The centre
-is a constant, so that no token's arithmetic depends on a later one. The state is kept transposed, [V, K]: it is then
-the left operand of every product and goes from the accumulators to the tensor cores without a way through memory.
+A chunk has at most 32 tokens: with g >= -5, e^G 2^115 and e^-G 2^-115 (2^-115.8 .. 2^115.8) fit float32 and bfloat16, so
+A and P are one matrix product each; what a product makes of pairs i < j may overflow and is masked out. The centre is a
+constant, so that no token's arithmetic depends on a later one. The state is kept transposed, [V, K]: it is then the
+left operand of every product and goes from the accumulators to the tensor cores without a way through memory.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -219,9 +220,7 @@ def _scan_back(
         start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
         at = ((start + row) * H + h)[None, :] * V + vrow[:, None]
         grad = tl.load(do + at, mask=(row < live)[None, :] & (vrow < V)[:, None], other=0.0).to(kind)
-        df = tl.dot(
-            low, tl.load(kg + tile * C * BK + column[:, None] + row[None, :] * BK), input_precision=EXACT
-        )
+        df = tl.dot(low, tl.load(kg + tile * C * BK + column[:, None] + row[None, :] * BK), input_precision=EXACT)
         df = tl.dot(grad, tl.load(p + tile * C * C + row[:, None] * C + row[None, :]), df, input_precision=EXACT)
         df = df.to(kind)
         tl.store(dfresh + tile * C * WV + row[None, :] * WV + vrow[:, None], df)
@@ -307,10 +306,10 @@ class _Cut:
     """How packed sequences fall into chunks: first token and number of tokens of each, and each sequence's chunks."""
 
     def __init__(self, bounds: tuple[int, ...], chunk: int, device: torch.device) -> None:
-        first = [a for lo, hi in zip(bounds, bounds[1:], strict=False) for a in range(lo, hi, chunk)]
-        ends = [min(a + chunk, hi) for lo, hi in zip(bounds, bounds[1:], strict=False) for a in range(lo, hi, chunk)]
+        first = [a for lo, hi in pairwise(bounds) for a in range(lo, hi, chunk)]
+        ends = [min(a + chunk, hi) for lo, hi in pairwise(bounds) for a in range(lo, hi, chunk)]
         of = [0]
-        for lo, hi in zip(bounds, bounds[1:], strict=False):
+        for lo, hi in pairwise(bounds):
             of.append(of[-1] - (lo - hi) // chunk)
         # Three allocations: as views of one they would be aligned by chance, and Triton compiles for alignment.
         new = lambda x: torch.tensor(x, dtype=torch.int32, device=device)
@@ -371,7 +370,9 @@ class Attend(torch.autograd.Function):
     """The chunk form with gradients; the backward makes everything but the inputs again."""
 
     @staticmethod
-    def forward(ctx: Any, state: Tensor | None, cut: _Cut, lower: float, *inputs: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, state: Tensor | None, cut: _Cut, lower: float, *inputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
         o, last, _ = _forward(inputs, state, cut, lower, keep=False)
         ctx.save_for_backward(*inputs, *(() if state is None else (state,)))
         ctx.cut, ctx.lower = cut, lower
@@ -381,7 +382,7 @@ class Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, do: Tensor | None, dlast: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
         inputs, state = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
-        q, k, v, z, beta, a_log, bias = inputs
+        q, v, a_log, bias = inputs[0], inputs[2], inputs[5], inputs[6]
         cut: _Cut = ctx.cut
         heads, kd, vd = q.shape[1], q.shape[2], v.shape[2]
         o, _, b = _forward(inputs, state[0] if state else None, cut, ctx.lower, keep=True)
@@ -411,9 +412,7 @@ class Attend(torch.autograd.Function):
         return ds0 if state else None, None, None, *out, da_log, dbias
 
 
-def attend(
-    inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, lower: float
-) -> tuple[Tensor, Tensor]:
+def attend(inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, lower: float) -> tuple[Tensor, Tensor]:
     """See `kernels.kda.kda_attend`; inputs q, k, v, z, b, a_log, bias."""
     cut = _cut(tuple(bounds), CHUNK, inputs[0].device)
     inputs = tuple(x.contiguous() for x in inputs)

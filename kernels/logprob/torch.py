@@ -20,7 +20,7 @@ class Sums(NamedTuple):
     total: Tensor
     """Sum of exp(logit - top)."""
     product: Tensor
-    """Sum of exp(logit - top) logit."""
+    """Sum of exp(logit - top) (logit - top): a sure token's entropy is small beside its logit."""
     chosen: Tensor
     """The target's logit, once its tile has come."""
 
@@ -39,9 +39,11 @@ def fold_(logits: Tensor, target: Tensor, first: int, scale: float, sums: Sums) 
     z = logits * scale
     top = torch.maximum(sums.top, z.amax(1))
     shrink = torch.exp(sums.top - top)
-    e = torch.exp(z - top.unsqueeze(1))
+    below = z - top.unsqueeze(1)
+    e = torch.exp(below)
+    rise = torch.nan_to_num(sums.top - top, neginf=0.0)  # of nothing so far, nothing has to be moved
+    sums.product.addcmul_(sums.total, rise).mul_(shrink).add_((e * below).sum(1))
     sums.total.mul_(shrink).add_(e.sum(1))
-    sums.product.mul_(shrink).add_((e * z).sum(1))
     sums.top.copy_(top)
     row = ((target >= first) & (target < first + z.shape[1])).nonzero().squeeze(1)
     sums.chosen[row] = z[row, target[row] - first]
@@ -90,11 +92,12 @@ class _LogProb(Function):
         if n:
             for first in range(0, weight.shape[0], tile):
                 parts.fold_(_product(hidden, weight[first : first + tile].mT), target, first, scale, sums)
-        lse = sums.top + sums.total.log()
-        entropy = lse - sums.product / sums.total
+        log_total = sums.total.log()
+        entropy = log_total - sums.product / sums.total
+        lse = sums.top + log_total
         ctx.save_for_backward(hidden, weight, target, lse, entropy)
         ctx.scale, ctx.parts = scale, parts
-        return sums.chosen - lse, entropy
+        return (sums.chosen - sums.top) - log_total, entropy
 
     @staticmethod
     def backward(ctx: Any, dlog: Tensor, dentropy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]

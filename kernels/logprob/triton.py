@@ -23,10 +23,12 @@ def _fold(logits, target, first, scale, top, total, product, chosen, width, W: t
     old = tl.load(top + row)
     new = tl.maximum(old, tl.max(z, 0))
     shrink = tl.exp2((old - new) * _LOG2E)
-    e = tl.exp2((z - new) * _LOG2E)
-    tl.store(total + row, tl.load(total + row) * shrink + tl.sum(e, 0))
-    weighted = tl.sum(tl.where(column < width, e * z, 0.0), 0)
-    tl.store(product + row, tl.load(product + row) * shrink + weighted)
+    below = tl.where(column < width, z - new, 0.0)
+    e = tl.where(column < width, tl.exp2(below * _LOG2E), 0.0)
+    before = tl.load(total + row)
+    rise = tl.where(old == float("-inf"), 0.0, old - new)  # of nothing so far, nothing has to be moved
+    tl.store(product + row, (tl.load(product + row) + before * rise) * shrink + tl.sum(e * below, 0))
+    tl.store(total + row, before * shrink + tl.sum(e, 0))
     tl.store(top + row, new)
     place = tl.load(target + row) - first
     if (place >= 0) & (place < width):

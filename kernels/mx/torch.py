@@ -1,4 +1,4 @@
-"""MX rounding in torch, any device: MXFP4 (E2M1) and MXFP8 (E4M3, E5M2) with one shared E8M0 scale per 32 values of the last axis.
+"""MX rounding in torch, any device: MXFP4 and MXFP8 with one shared E8M0 scale per 32 values of the last axis.
 
 Scale rules (OCP MX v1.0 and compressed-tensors): `floor`: e = floor(log2 amax) - emax, so a block maximum above the
 largest element saturates; `even`: the same, one more when amax has a mantissa >= 1.75 (what compressed-tensors writes).
@@ -93,7 +93,7 @@ def fake_quantise(x: Tensor, fmt: Format, rule: str) -> Tensor:
 
 
 class RoundMxfp8:
-    """`fake_quantise_mxfp8` in half the passes, for decoding on a CPU: the same bits for block maxima 0 and 2^-112 .. 2^106.
+    """`fake_quantise_mxfp8` in half the passes, for decoding: the same bits for block maxima 0 and 2^-112 .. 2^106.
 
     A block with a larger maximum becomes NaN, one with a smaller maximum may keep more bits. Elements are rounded in
     their own units, not in those of the scale, so that no scaling could overflow or lose a bit but at these ends.

@@ -1,4 +1,4 @@
-"""The stored form of MX blocks, in torch: elements as codes, scales as E8M0 bytes; compressed-tensors' layout, bit for bit.
+"""The stored form of MX blocks: elements as codes, scales as E8M0 bytes; compressed-tensors' layout, bit for bit.
 
 MXFP4: two codes in a byte, the LOW nibble is the even column. MXFP8: torch's float8 dtypes. A scale byte s means
 2^(s - 127), 255 is NaN. What is packed is what `kernels.mx` rounds to: `unpack(pack(x))` is the fake-quantised x (MXFP8

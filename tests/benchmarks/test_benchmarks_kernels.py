@@ -15,7 +15,9 @@ def process(code: str) -> subprocess.Popen[str]:
 
 
 def test_rows_before_the_end_of_a_section_are_kept() -> None:
-    said = """print('@@{"op": "a", "ms": 2.0, "floor": 1.0, "target": 1.5}', flush=True)\nprint('hello', flush=True)\n"""
+    said = (
+        """print('@@{"op": "a", "ms": 2.0, "floor": 1.0, "target": 1.5}', flush=True)\nprint('hello', flush=True)\n"""
+    )
     rows, text = kernels.collect(process(said + "import time; time.sleep(60)"), 1.0)
     assert [row["op"] for row in rows] == ["a"] and "hello" in text and "stopped at 1 s" in text
     rows, text = kernels.collect(process("raise SystemExit(3)"), 20.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from triton_cases import DEVICE, beyond, bfloat16_products, error, poisoned
 
 from kernels.kda import kda_attend, kda_decode_
 from kernels.paths import ran, use
-from triton_cases import DEVICE, beyond, bfloat16_products, error, poisoned
 
 GATES = {"slow": -9.0, "mixed": 0.0, "bound": 40.0}
 """Shift of the gate's logit: log-decay about -0.0006, -5..0, exactly -5."""

@@ -6,16 +6,18 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from triton_cases import DEVICE, beyond, error, poisoned
 
 from kernels.logprob import linear_log_prob
 from kernels.logprob import torch as path_torch
 from kernels.paths import ran, use
-from triton_cases import DEVICE, beyond, error, poisoned
 
 PATHS = ["torch", "triton"]
 
 
-def run(path: str, n: int, vocabulary: int, temperature: float = 1.0, mask: torch.Tensor | None = None, scale: float = 1.0):  # type: ignore[no-untyped-def]
+def run(
+    path: str, n: int, vocabulary: int, temperature: float = 1.0, mask: torch.Tensor | None = None, scale: float = 1.0
+):  # type: ignore[no-untyped-def]
     """(log-prob, entropy, gradients of hidden and weight)."""
     if path == "triton":
         pytest.importorskip("triton")

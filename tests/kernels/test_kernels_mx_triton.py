@@ -10,13 +10,19 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from triton_cases import DEVICE, beyond, poisoned
+
 from kernels.mx import MXFP4, MXFP8, MXFP8_E5M2, Format, fake_quantise_mxfp4, fake_quantise_mxfp8
 from kernels.mx_pack import pack_mxfp4, pack_mxfp8, unpack_mxfp4, unpack_mxfp8
 from kernels.paths import ran, use
-from triton_cases import DEVICE, beyond, poisoned
 
 FORMATS = [MXFP4, MXFP8, MXFP8_E5M2]
-INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float64: torch.int64}
+INTEGER = {
+    torch.float32: torch.int32,
+    torch.bfloat16: torch.int16,
+    torch.float16: torch.int16,
+    torch.float64: torch.int64,
+}
 
 
 def hard(columns: int, rows: int = 40) -> Tensor:

@@ -10,11 +10,12 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from triton_cases import DEVICE, beyond, error, poisoned
+
 from kernels.attn_res import mix_norm
 from kernels.conv import conv_silu
 from kernels.paths import ran, use
 from kernels.situ import situ_glu
-from triton_cases import DEVICE, beyond, error, poisoned
 
 
 def draws(*shapes: tuple[int, ...]) -> list[Tensor]:
