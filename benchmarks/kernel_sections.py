@@ -43,8 +43,6 @@ class Bench:
     def caught(self, op: str) -> Iterator[None]:
         """A failure becomes a row with its traceback, and the section goes on."""
         try:
-            if time.time() - self.began > self.limit:
-                raise TimeoutError(f"no time left of {self.limit:.0f} s")
             yield
         except Exception:
             self.row(op, failed=traceback.format_exc()[-3000:])
@@ -76,6 +74,8 @@ class Bench:
     ) -> float | None:  # fmt: skip
         """Time f beside its floor; `error` is looked at first. None if it failed."""
         with self.caught(op):
+            if time.time() - self.began > self.limit:
+                raise TimeoutError(f"no time left of {self.limit:.0f} s")
             wrong = error() if error else None
             if self.warm:
                 f()
@@ -96,7 +96,7 @@ class Bench:
     def sweep(self, op: str, module: Any, configs: list[dict[str, Any]], f: Callable[[], Any], **more: Any) -> None:
         """Measure the module's own configuration, then the others in `configs`, each a dict of module attributes."""
         own = {name: getattr(module, name) for config in configs for name in config}
-        others = [c for c in configs if any(own[n] != v for n, v in c.items())]
+        others = [c for c in configs if self.cuda and any(own[n] != v for n, v in c.items())]
         for i, config in enumerate([{}, *others]):
             if self.warm and i % self.shards != self.shard:
                 continue
@@ -144,7 +144,7 @@ def ceiling(b: Bench) -> None:
 def mx(b: Bench) -> None:
     from kernels.mx import BLOCK, MXFP4, MXFP8, torch as path_torch, triton  # noqa: I001
 
-    shape = (64, 512) if b.tiny else (14 * 3584, 3072)  # one projection of 14 experts
+    shape = (64, 512) if b.warm else (64, 32) if b.tiny else (14 * 3584, 3072)  # one projection of 14 experts
     w = b.draw(*shape, scale=0.02)
     n = w.numel()
     head = w[:64].clone()

@@ -15,6 +15,8 @@ def mix_norm(sources: list[Tensor], key_weight: Tensor, query: Tensor, weight: T
     """
     like = sources[0]
     misfit = "" if like.element_size() < 8 else f"inputs of {like.dtype}"
+    if any(v.dtype != like.dtype for v in sources):
+        misfit = "sources of several dtypes"
     path = pick("attn_res", like, misfit if like.shape[1] <= 8192 else "rows longer than 8192")
     if path == "triton":
         from kernels.attn_res import triton

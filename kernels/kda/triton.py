@@ -171,24 +171,33 @@ def _scan(
     s = tl.zeros((BV, BK), tl.float32)
     if START:
         s += tl.load(s0 + outer, mask=there, other=0.0).to(tl.float32)
-    for chunk in range(tl.load(chunk_of + n), tl.load(chunk_of + n + 1)):
+    begin, stop = tl.load(chunk_of + n), tl.load(chunk_of + n + 1)
+    # The compiler fetches ahead what enters a product as it is; these two do not, so that is done here.
+    tile = tl.cast(begin, tl.int64) * H + h
+    own = row[None, :] * WV + vrow[:, None]  # transposed: [BV, C]
+    next_u = tl.load(u + tile * C * WV + own, mask=begin < stop, other=0.0)
+    next_end = tl.load(end + tile * BK + column, mask=begin < stop, other=0.0)
+    for chunk in range(begin, stop):
         tile = tl.cast(chunk, tl.int64) * H + h
+        start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
+        this_u, this_end = next_u, next_end
+        ahead = tl.minimum(chunk + 1, stop - 1).to(tl.int64) * H + h
+        next_u = tl.load(u + ahead * C * WV + own)
+        next_end = tl.load(end + ahead * BK + column)
         wide = tile * C * BK + column[:, None] + row[None, :] * BK  # transposed: [BK, C]
         square = tile * C * C + row[:, None] + row[None, :] * C  # transposed
-        values = tile * C * WV + row[None, :] * WV + vrow[:, None]  # transposed: [BV, C]
         low = s.to(kind)
         if KEEP:
             tl.store(states + tile * BK * WV + column[None, :] * WV + vrow[:, None], low)
-        f = tl.load(u + values).to(tl.float32) - tl.dot(low, tl.load(w + wide), input_precision=EXACT)
+        f = this_u.to(tl.float32) - tl.dot(low, tl.load(w + wide), input_precision=EXACT)
         f = f.to(kind)
         if KEEP:
-            tl.store(fresh + values, f)
+            tl.store(fresh + tile * C * WV + own, f)
         out = tl.dot(low, tl.load(qg + wide), input_precision=EXACT)
         out = tl.dot(f, tl.load(p + square), out, input_precision=EXACT)
         keys = tl.load(kg + tile * C * BK + row[:, None] * BK + column[None, :])
-        s *= tl.load(end + tile * BK + column)[None, :]
+        s *= this_end[None, :]
         s = tl.dot(f, keys, s, input_precision=EXACT)
-        start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
         at = ((start + row) * H + h)[None, :] * V + vrow[:, None]
         tl.store(o + at, out.to(o.dtype.element_ty), mask=(row < live)[None, :] & (vrow < V)[:, None])
     tl.store(last + outer, s, mask=there)
@@ -215,6 +224,7 @@ def _scan_back(
         chunk = stop - 1 - back
         tile = tl.cast(chunk, tl.int64) * H + h
         plain = tile * C * BK + row[:, None] * BK + column[None, :]
+        decay = tl.load(end + tile * BK + column)
         low = ds.to(kind)
         tl.store(dstates + tile * BK * WV + column[None, :] * WV + vrow[:, None], low)
         start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
@@ -224,7 +234,7 @@ def _scan_back(
         df = tl.dot(grad, tl.load(p + tile * C * C + row[:, None] * C + row[None, :]), df, input_precision=EXACT)
         df = df.to(kind)
         tl.store(dfresh + tile * C * WV + row[None, :] * WV + vrow[:, None], df)
-        ds *= tl.load(end + tile * BK + column)[None, :]
+        ds *= decay[None, :]
         ds = tl.dot(grad, tl.load(qg + plain), ds, input_precision=EXACT)
         ds -= tl.dot(df, tl.load(w + plain), input_precision=EXACT)
     if START:
@@ -356,7 +366,7 @@ def _forward(
             *inputs, cut.first, cut.count, b.w, b.u, b.qg, b.kg, b.p, b.inverse, b.end, heads, kd**-0.5, lower, EPS,
             **shape, BV=wv, LEVELS=CHUNK.bit_length() - 1, **CHUNKS,
         )  # fmt: skip
-    o = torch.empty(t, heads, vd, dtype=q.dtype, device=q.device)
+    o = torch.empty(t, heads, vd, dtype=v.dtype, device=q.device)
     last = torch.empty(cut.sequences, heads, kd, vd, dtype=torch.float32, device=q.device)
     block = min(SCAN["BV"], wv)
     _scan[(-(-vd // block) * cut.sequences * heads,)](

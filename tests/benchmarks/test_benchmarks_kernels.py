@@ -32,7 +32,7 @@ def test_every_section_runs_and_its_errors_are_small() -> None:
     pytest.importorskip("triton")
     args = kernels.argparse.Namespace(device="cpu")
     for section in kernels.LIMITS:
-        rows, text = kernels.collect(kernels.start(section, args), 300.0)
+        rows, text = kernels.collect(kernels.start(section, args, "--limit", "300"), 300.0)
         assert not [row for row in rows if "failed" in row], (rows, text)
         assert all(row.get("error") is None or row["error"] < 1e-4 for row in rows), rows
         assert rows or section == "fla"
