@@ -121,7 +121,7 @@ def _chunks(
     kind = w.dtype.element_ty
     row, column, vcolumn = tl.arange(0, C), tl.arange(0, BK), tl.arange(0, BV)
     log_g, s, _, beta, _ = _gates(z, b, a_log, bias, start, live, h, H, lower, K, BK, C)
-    last = tl.sum(s, 0) * (lower * _LOG2E)
+    last = tl.min(log_g, 0)  # the last row's, to the bit: a sum made in another order would differ
     up, down, decay = tl.exp2(log_g + _CENTRE), tl.exp2(-log_g - _CENTRE), tl.exp2(log_g)
     bq = _tile(q, start, live, h, H, K, BK, C)
     bk = _tile(k, start, live, h, H, K, BK, C)
@@ -277,7 +277,7 @@ def _grads(
     dp = tl.where(causal, tl.dot(grad, tl.trans(f), input_precision=EXACT), 0.0).to(kind)
 
     log_g, s, x, beta, rate = _gates(z, b, a_log, bias, start, live, h, H, lower, K, BK, C)
-    last = tl.sum(s, 0) * (lower * _LOG2E)
+    last = tl.min(log_g, 0)  # the last row's, to the bit: a sum made in another order would differ
     up, down, decay = tl.exp2(log_g + _CENTRE), tl.exp2(-log_g - _CENTRE), tl.exp2(log_g)
     rest = tl.exp2(last[None, :] - log_g)
     bq = _tile(q, start, live, h, H, K, BK, C)

@@ -60,7 +60,9 @@ def test_chunks_are_the_recurrence(bounds: list[int], gate: str, path: str) -> N
             # The gate's gradient is a sum of what nearly cancels; at the bound, its slope e^-40 is lost in float32.
             of_gate = name in ("dz", "da_log", "dbias")
             if not (gate == "bound" and of_gate):
-                assert error(a, b) < (1e-4 if of_gate else 2e-5), (name, start is None)
+                # The bound's cumulated decay reaches 2^-230: float32 keeps it to 1e-5.
+                limit = 1e-4 if of_gate or gate == "bound" else 2e-5
+                assert error(a, b) < limit, (name, start is None)
 
 
 def test_bfloat16_at_the_kernels_own_size() -> None:
