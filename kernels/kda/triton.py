@@ -6,7 +6,7 @@ sequence with the state in registers. The names are those of `kernels.kda.torch.
     A = strict_lower(beta k k^T e^(G_i - G_j)),  X = (I + A)^-1,  W = X (beta k e^G),  U = X (beta v)
     P = lower(q k^T e^(G_i - G_j)),  F = U - W S,  o = (q e^G) S + P F,  S <- e^(G_last) S + (k e^(G_last - G))^T F
 
-A chunk has at most 32 tokens: with g >= -5, e^G 2^115 and e^-G 2^-115 (2^-115.8 .. 2^115.8) fit float32 and bfloat16, so
+A chunk has at most 32 tokens: with g >= -5, e^G 2^115 and e^-G 2^-115 (2^-115.8 .. 2^115.8) fit float32 and bfloat16:
 A and P are one matrix product each; what a product makes of pairs i < j may overflow and is masked out. The centre is a
 constant, so that no token's arithmetic depends on a later one. The state is kept transposed, [V, K]: it is then the
 left operand of every product and goes from the accumulators to the tensor cores without a way through memory.
@@ -120,7 +120,7 @@ def _chunks(
     start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
     kind = w.dtype.element_ty
     row, column, vcolumn = tl.arange(0, C), tl.arange(0, BK), tl.arange(0, BV)
-    log_g, s, _, beta, _ = _gates(z, b, a_log, bias, start, live, h, H, lower, K, BK, C)
+    log_g, _, _, beta, _ = _gates(z, b, a_log, bias, start, live, h, H, lower, K, BK, C)
     last = tl.min(log_g, 0)  # the last row's, to the bit: a sum made in another order would differ
     up, down, decay = tl.exp2(log_g + _CENTRE), tl.exp2(-log_g - _CENTRE), tl.exp2(log_g)
     bq = _tile(q, start, live, h, H, K, BK, C)

@@ -2,7 +2,8 @@
 
 The vocabulary is taken in tiles: a product makes a tile's logits in float32, one pass folds it into each token's
 running maximum and sums. The backward makes the tiles again, turns each into its gradient and hands that to both
-factors at once. The products are the library's (cuBLAS on CUDA); `torch` and `triton` differ in the passes between them.
+factors at once. The products are the library's (cuBLAS on CUDA); `torch` and `triton` differ in the passes
+between them.
 """
 
 from __future__ import annotations
