@@ -1,4 +1,4 @@
-"""KDA on a GPU: the decode step, and the chunk form in two kernels forwards (three more backwards).
+"""KDA on a GPU: the decode step, and the chunk form in two kernels forwards (these and three more backwards).
 
 `_chunks` does what the tokens of one chunk owe each other, for all chunks at once; `_scan` walks over the chunks of a
 sequence with the state in registers. The names are those of `kernels.kda.torch._Chunk`, without its centre:
@@ -242,11 +242,12 @@ def _scan_back(
 
 
 @triton.jit
-def _grads(
-    q, k, v, z, b, a_log, bias, first, count, w, u, inverse, states, fresh, do, dstates, dfresh,
-    dq, dk, dv, dz, db, drate, dbias, H, scale, lower, eps,
+def _grads_of_scan(
+    v, b, first, count, w, u, inverse, states, fresh, do, dstates, dfresh,
+    dqg, dkg, drk, dp, da, dend, dv, dbeta, H,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
+    """What the scans hand back to a chunk, up to the pairs: gradients of q e^G, k e^(G_last - G), beta k e^G, P, A."""
     chunk, h = tl.program_id(0).to(tl.int64) // H, tl.program_id(0) % H
     start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
     kind = w.dtype.element_ty
@@ -256,60 +257,79 @@ def _grads(
     square = tile * C * C + row[:, None] * C + row[None, :]
     values = tile * C * BV + row[:, None] * BV + vcolumn[None, :]
     across = tile * BK * BV + column[None, :] * BV + vcolumn[:, None]  # [V, K], as the scans keep it
-    strict, causal = row[:, None] > row[None, :], row[:, None] >= row[None, :]
-
-    # What the scans hand back: gradients of q e^G, k e^(G_last - G), W, U and e^G_last.
     grad = _tile(do, start, live, h, H, V, BV, C).to(kind)
     df, f = tl.load(dfresh + values), tl.load(fresh + values)
-    s_before = tl.load(states + across)
-    dqg = tl.dot(grad, s_before, input_precision=EXACT)
-    dw = -tl.dot(df, s_before, input_precision=EXACT)
+    pairs = tl.dot(grad, tl.trans(f), input_precision=EXACT)
+    tl.store(dp + square, tl.where(row[:, None] >= row[None, :], pairs, 0.0).to(kind))
     ds_after = tl.load(dstates + across)
-    dkg = tl.dot(f, ds_after, input_precision=EXACT)
-    dend = tl.sum(s_before.to(tl.float32) * ds_after.to(tl.float32), 0)
+    tl.store(dkg + wide, tl.dot(f, ds_after, input_precision=EXACT).to(kind))
+    s_before = tl.load(states + across)
+    tl.store(dend + tile * BK + column, tl.sum(s_before.to(tl.float32) * ds_after.to(tl.float32), 0))
+    tl.store(dqg + wide, tl.dot(grad, s_before, input_precision=EXACT).to(kind))
+    dw = -tl.dot(df, s_before, input_precision=EXACT)
     # Through W = X (beta k e^G), U = X (beta v), X = (I + A)^-1.
     xt = tl.trans(tl.load(inverse + square))
-    drk = tl.dot(xt, dw.to(kind), input_precision=EXACT)
-    drv = tl.dot(xt, df, input_precision=EXACT)
-    da = tl.dot(drk.to(kind), tl.trans(tl.load(w + wide)), input_precision=EXACT)
-    da = tl.dot(drv.to(kind), tl.trans(tl.load(u + values)), da, input_precision=EXACT)
-    da = tl.where(strict, -da, 0.0)
-    dp = tl.where(causal, tl.dot(grad, tl.trans(f), input_precision=EXACT), 0.0).to(kind)
+    rk = tl.dot(xt, dw.to(kind), input_precision=EXACT).to(kind)
+    rv = tl.dot(xt, df, input_precision=EXACT)
+    tl.store(drk + wide, rk)
+    ga = tl.dot(rk, tl.trans(tl.load(w + wide)), input_precision=EXACT)
+    ga = tl.dot(rv.to(kind), tl.trans(tl.load(u + values)), ga, input_precision=EXACT)
+    tl.store(da + square, tl.where(row[:, None] > row[None, :], -ga, 0.0))
+    beta = _sigmoid(tl.load(b + (start + row) * H + h, mask=row < live, other=0.0).to(tl.float32))
+    bv = _tile(v, start, live, h, H, V, BV, C)
+    tl.store(dbeta + tile * C + row, tl.sum(rv * bv, 1))
+    _put(dv, rv * beta[:, None], start, live, h, H, V, BV, C)
 
+
+@triton.jit
+def _grads_of_inputs(
+    q, k, z, b, a_log, bias, first, count, dqg, dkg, drk, dp, da, dend, dbeta,
+    dq, dk, dz, db, drate, dbias, H, scale, lower, eps,
+    K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """From there through the pairs of a chunk, the gate and the norms to q, k, z and b."""
+    chunk, h = tl.program_id(0).to(tl.int64) // H, tl.program_id(0) % H
+    start, live = tl.load(first + chunk).to(tl.int64), tl.load(count + chunk)
+    kind = dqg.dtype.element_ty
+    row, column = tl.arange(0, C), tl.arange(0, BK)
+    tile = chunk * H + h
+    wide = tile * C * BK + row[:, None] * BK + column[None, :]
+    square = tile * C * C + row[:, None] * C + row[None, :]
     log_g, s, x, beta, rate = _gates(z, b, a_log, bias, start, live, h, H, lower, K, BK, C)
-    last = tl.min(log_g, 0)  # the last row's, to the bit: a sum made in another order would differ
-    up, down, decay = tl.exp2(log_g + _CENTRE), tl.exp2(-log_g - _CENTRE), tl.exp2(log_g)
-    rest = tl.exp2(last[None, :] - log_g)
+    last = tl.min(log_g, 0)
+    up, down = tl.exp2(log_g + _CENTRE), tl.exp2(-log_g - _CENTRE)
     bq = _tile(q, start, live, h, H, K, BK, C)
     bk = _tile(k, start, live, h, H, K, BK, C)
-    bv = _tile(v, start, live, h, H, V, BV, C)
     rq, rk = 1.0 / tl.sqrt(tl.sum(bq * bq, 1) + eps), 1.0 / tl.sqrt(tl.sum(bk * bk, 1) + eps)
     bq *= rq[:, None]
     bk *= rk[:, None]
-    kd, ku, qu = (bk * down).to(kind), (bk * up).to(kind), (bq * (scale * up)).to(kind)
-    m = (da * beta[:, None]).to(kind)
-    dqh = up * tl.dot(dp, kd, input_precision=EXACT) + decay * dqg
-    drow = up * tl.dot(m, kd, input_precision=EXACT) + decay * drk * beta[:, None]
-    dcol = tl.dot(tl.trans(dp), qu, input_precision=EXACT)
-    dcol = down * tl.dot(tl.trans(m), ku, dcol, input_precision=EXACT) + rest * dkg
-    pairs = tl.where(strict, tl.dot(ku, tl.trans(kd), input_precision=EXACT), 0.0)
-    dbeta = tl.sum(drv * bv, 1) + tl.sum(drk * bk * decay, 1) + tl.sum(da * pairs, 1)
-    _put(dv, drv * beta[:, None], start, live, h, H, V, BV, C)
-    tl.store(db + (start + row) * H + h, (dbeta * beta * (1.0 - beta)).to(db.dtype.element_ty), mask=row < live)
-
+    kd, ku = (bk * down).to(kind), (bk * up).to(kind)
+    gp, ga = tl.load(dp + square), tl.load(da + square)
+    m = (ga * beta[:, None]).to(kind)
+    pairs = tl.dot(ku, tl.trans(kd), input_precision=EXACT)
+    gbeta = tl.sum(tl.where(row[:, None] > row[None, :], ga * pairs, 0.0), 1) + tl.load(dbeta + tile * C + row)
+    dcol = tl.dot(tl.trans(gp), (bq * (scale * up)).to(kind), input_precision=EXACT)
+    dcol = down * tl.dot(tl.trans(m), ku, dcol, input_precision=EXACT)
+    rest = tl.exp2(last[None, :] - log_g) * tl.load(dkg + wide).to(tl.float32)
+    dcol += rest
+    dlast = tl.sum(bk * rest, 0) + tl.exp2(last) * tl.load(dend + tile * BK + column)
+    decay = tl.exp2(log_g)
+    row_k = decay * tl.load(drk + wide).to(tl.float32)
+    gbeta += tl.sum(row_k * bk, 1)
+    drow = up * tl.dot(m, kd, input_precision=EXACT) + row_k * beta[:, None]
+    dqh = scale * (up * tl.dot(gp, kd, input_precision=EXACT) + decay * tl.load(dqg + wide).to(tl.float32))
+    tl.store(db + (start + row) * H + h, (gbeta * beta * (1.0 - beta)).to(db.dtype.element_ty), mask=row < live)
     # dG = q dq + k (what k's row got - what its column got); dg_t = sum_{i >= t} dG_i + gradient of G_last.
-    dqh *= scale
     dg = bq * dqh + bk * (drow - dcol)
-    dlast = tl.sum(bk * rest * dkg, 0) + tl.exp2(last) * dend + tl.sum(dg, 0)
-    dg += dlast[None, :] - tl.cumsum(dg, 0)
+    dkh = drow + dcol
+    # y = x r with r = (x.x + eps)^-1/2 has dx = r (dy - y (y.dy)).
+    _put(dq, rq[:, None] * (dqh - bq * tl.sum(bq * dqh, 1)[:, None]), start, live, h, H, K, BK, C)
+    _put(dk, rk[:, None] * (dkh - bk * tl.sum(bk * dkh, 1)[:, None]), start, live, h, H, K, BK, C)
+    dg += (dlast + tl.sum(dg, 0))[None, :] - tl.cumsum(dg, 0)
     dx = dg * lower * s * (1.0 - s)  # gradient of rate * (z + bias)
     _put(dz, dx * rate, start, live, h, H, K, BK, C)
     tl.store(drate + tile, tl.sum(tl.sum(dx * x, 1), 0) * rate)
     tl.store(dbias + tile * BK + column, tl.sum(dx, 0) * rate)
-    # y = x r with r = (x.x + eps)^-1/2 has dx = r (dy - y (y.dy)).
-    _put(dq, rq[:, None] * (dqh - bq * tl.sum(bq * dqh, 1)[:, None]), start, live, h, H, K, BK, C)
-    dkh = drow + dcol
-    _put(dk, rk[:, None] * (dkh - bk * tl.sum(bk * dkh, 1)[:, None]), start, live, h, H, K, BK, C)
 
 
 class _Cut:
@@ -409,13 +429,20 @@ class Attend(torch.autograd.Function):
             b.end if dlast is None else dlast.contiguous(), dfresh, dstates, ds0, heads,
             **shape, WV=wv, START=bool(state), LAST=dlast is not None, **(SCAN | {"BV": block}),
         )  # fmt: skip
-        out = [torch.empty_like(x) for x in inputs[:5]]
-        drate = torch.empty(cut.chunks, heads, dtype=torch.float32, device=q.device)
-        dbias = torch.empty(cut.chunks, heads, bk, dtype=torch.float32, device=q.device)
+        dq, dk, dv, dz, db = out = [torch.empty_like(x) for x in inputs[:5]]
+        exact32 = lambda *shape: torch.empty(cut.chunks, heads, *shape, dtype=torch.float32, device=q.device)
+        drate, dbias, dend, dbeta, da = exact32(), exact32(bk), exact32(bk), exact32(CHUNK), exact32(CHUNK, CHUNK)
         if cut.chunks:
-            _grads[(cut.chunks * heads,)](
-                *inputs, cut.first, cut.count, b.w, b.u, b.inverse, b.states, b.fresh, do, dstates, dfresh,
-                *out, drate, dbias, heads, kd**-0.5, ctx.lower, EPS, **shape, BV=wv, **GRADS,
+            dqg, dkg, drk, dp = (torch.empty_like(x) for x in (b.qg, b.kg, b.w, b.p))
+            _grads_of_scan[(cut.chunks * heads,)](
+                v, inputs[4], cut.first, cut.count, b.w, b.u, b.inverse, b.states, b.fresh, do, dstates, dfresh,
+                dqg, dkg, drk, dp, da, dend, dv, dbeta, heads, **shape, BV=wv, **GRADS,
+            )  # fmt: skip
+            del b, dstates, dfresh
+            _grads_of_inputs[(cut.chunks * heads,)](
+                q, inputs[1], *inputs[3:], cut.first, cut.count, dqg, dkg, drk, dp, da, dend, dbeta,
+                dq, dk, dz, db, drate, dbias, heads, kd**-0.5, ctx.lower, EPS,
+                K=kd, BK=bk, C=CHUNK, EXACT=exact, **GRADS,
             )  # fmt: skip
         da_log = drate.sum(0).to(a_log.dtype)
         dbias = dbias.sum(0)[:, :kd].to(bias.dtype)
