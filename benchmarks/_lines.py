@@ -11,8 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -24,6 +22,8 @@ def line(name: str, measured: Any, target: str, unit: str, holds: bool, command:
 
 def machine(gpu: str = "") -> str:
     """This machine in a few words; `gpu`: the name of its accelerator, if one was measured."""
+    import psutil  # not on every machine with an accelerator; those who measure there say what it is
+
     text = f"{platform.machine()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
     return f"{text}, {gpu}" if gpu else text
 

@@ -1,4 +1,4 @@
-"""Kimi Delta Attention's recurrence: a float64-capable step-by-step reference, one decode step, and the chunk form.
+"""Kimi Delta Attention in torch, any device: one decode step and the chunk form.
 
     S_t = (I - beta k k^T) Diag(exp g) S_{t-1} + beta k v^T ;  o_t = S_t^T q_t        (K3 report eq. 1)
 
@@ -10,7 +10,8 @@ matrix products, finite forwards and backwards.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -20,27 +21,10 @@ from torch.autograd import Function
 from kernels.node import call
 
 TILE = 16
+EPS = 1e-6
+"""Added to the squared length of queries and keys (K3: l2norm)."""
 CENTRE = 2.0**58
 """About e^40: a tile's decays lie in e^-80 .. 1, scaled by this in e^-40 .. e^40; a power of two scales exactly."""
-
-
-def kda_recurrent(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Reference: one token after the other, in the inputs' dtype.
-
-    q, k, g [B, T, H, K]; v [B, T, H, V]; beta [B, T, H]; state [B, H, K, V] or None for zeros.
-    Returns (o [B, T, H, V], state after the last token).
-    """
-    b, t, h, kd = k.shape
-    s = k.new_zeros(b, h, kd, v.shape[-1]) if state is None else state
-    out = []
-    for i in range(t):
-        s = s * g[:, i].exp().unsqueeze(-1)
-        delta = beta[:, i].unsqueeze(-1) * (v[:, i] - (s * k[:, i].unsqueeze(-1)).sum(-2))
-        s = s + k[:, i].unsqueeze(-1) * delta.unsqueeze(-2)
-        out.append((s * q[:, i].unsqueeze(-1)).sum(-2))
-    return torch.stack(out, 1), s
 
 
 def kda_step_(qk: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> Tensor:
@@ -173,6 +157,59 @@ class _Chunk(Function):
         dg = (dg - dg.cumsum(2)).add_(dg.sum(2, keepdim=True) + dend)
         ds0 = dstates[: tiles.starts] / CENTRE if ctx.has_state else None
         return dq, dk, drhs[..., :vd], dg, dbeta, None, ds0
+
+
+def attend(inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, lower: float) -> tuple[Tensor, Tensor]:
+    """See `kernels.kda.kda_attend`; inputs q, k, v, z, b, a_log, bias."""
+    q, k, g, beta = prepare(inputs, lower)
+    lengths = [hi - lo for lo, hi in pairwise(bounds)]
+    heights = [-(-n // TILE) for n in lengths]
+    t, none = bounds[-1], len(lengths)
+    at, before, levels = [], [], []
+    final = list(range(none))  # the state after each sequence so far
+    for level in range(max(heights, default=0)):
+        there = [i for i, height in enumerate(heights) if height > level]
+        levels.append(len(there))
+        for i in there:
+            before.append(final[i])
+            final[i] = none + len(before) - 1
+            start = bounds[i] + level * TILE
+            at.append([token if token < bounds[i + 1] else t for token in range(start, start + TILE)])
+    place = torch.tensor(at, dtype=torch.int64, device=q.device).view(-1, TILE)
+    index = partial(torch.tensor, dtype=torch.int64, device=q.device)
+    tiles = Tiles(none, levels, index(before), index(final))
+
+    def cut(x: Tensor) -> Tensor:
+        """[T, H, ..] as [tiles, H, 16, ..], zeros where there is no token."""
+        return torch.cat((x, x.new_zeros(1, *x.shape[1:])))[place].transpose(1, 2)
+
+    given = [cut(x) for x in (q, k, inputs[2].to(q), g, beta)]
+    o, last = kda_chunk(*given, tiles, None if state is None else state.to(q))
+    flat = o.transpose(1, 2).flatten(0, 1)
+    back = torch.empty(t + 1, dtype=torch.int64, device=q.device)
+    back[place.flatten()] = torch.arange(place.numel(), device=q.device)
+    return flat[back[:t]].to(inputs[2]), last
+
+
+def prepare(inputs: tuple[Tensor, ...], lower: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Unit queries (scaled) and keys, log-decay and beta of the raw inputs; in float32, or float64 if they are."""
+    q, k, _, z, b, a_log, bias = (x if x.dtype == torch.float64 else x.float() for x in inputs)
+    unit = lambda x: x * torch.rsqrt(x.square().sum(-1, keepdim=True) + EPS)
+    g = lower * torch.sigmoid(a_log.exp().unsqueeze(-1) * (z + bias))
+    return unit(q) * q.shape[-1] ** -0.5, unit(k), g, torch.sigmoid(b)
+
+
+def step_(inputs: tuple[Tensor, ...], state: Tensor, index: Tensor, lower: float) -> Tensor:
+    """See `kernels.kda.kda_decode_`."""
+    q, k, g, beta = prepare(inputs, lower)
+    live = (index >= 0).nonzero().squeeze(1)
+    at = index[live].long()
+    s = state[at].to(q)
+    o = torch.zeros_like(inputs[2])
+    qk = torch.stack((q[live], k[live]), 2)
+    o[live] = kda_step_(qk, inputs[2][live].to(q), g[live].exp(), beta[live], s).to(o)
+    state[at] = s.to(state)
+    return o
 
 
 def _levels(tiles: Tiles) -> list[slice]:

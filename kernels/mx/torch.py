@@ -1,4 +1,4 @@
-"""MX block formats: MXFP4 (E2M1) and MXFP8 (E4M3, E5M2) with one shared E8M0 scale per 32 values of the last axis.
+"""MX rounding in torch, any device: MXFP4 and MXFP8 with one shared E8M0 scale per 32 values of the last axis.
 
 Scale rules (OCP MX v1.0 and compressed-tensors): `floor`: e = floor(log2 amax) - emax, so a block maximum above the
 largest element saturates; `even`: the same, one more when amax has a mantissa >= 1.75 (what compressed-tensors writes).
@@ -75,8 +75,10 @@ def scaled(x: Tensor, fmt: Format, rule: str) -> tuple[Tensor, Tensor, Tensor]:
     return y.add_(top).sub_(top), code, amax
 
 
-def _fake_quantise(x: Tensor, fmt: Format, rule: str) -> Tensor:
+def fake_quantise(x: Tensor, fmt: Format, rule: str) -> Tensor:
+    """Values that the format stores for x, same shape and dtype; no gradient. Raises ValueError for an unknown rule."""
     check_rule(rule)
+    x = x.detach()
     if x.numel() == 0:
         return x.clone()
     given = blocks(x)
@@ -88,16 +90,6 @@ def _fake_quantise(x: Tensor, fmt: Format, rule: str) -> Tensor:
     if y.shape[-1] != x.shape[-1]:
         y = y[..., : x.shape[-1]]
     return y if x.dtype == torch.float32 else y.to(x.dtype)
-
-
-def fake_quantise_mxfp4(x: Tensor, rule: str = "even") -> Tensor:
-    """Values that MXFP4 stores for x, same shape and dtype; no gradient. Raises ValueError for an unknown rule."""
-    return _fake_quantise(x.detach(), MXFP4, rule)
-
-
-def fake_quantise_mxfp8(x: Tensor, rule: str = "even", fmt: Format = MXFP8) -> Tensor:
-    """Values that MXFP8 stores for x, same shape and dtype; no gradient. Raises ValueError for an unknown rule."""
-    return _fake_quantise(x.detach(), fmt, rule)
 
 
 class RoundMxfp8:

@@ -14,11 +14,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.mx import BLOCK, E2M1_VALUES, MXFP4, MXFP8, MXFP8_E5M2, Format, blocks, check_rule, scaled
+from kernels.mx.torch import BLOCK, E2M1_VALUES, MXFP4, MXFP8, MXFP8_E5M2, Format, blocks, check_rule, scaled
 
 NAN_SCALE = 255
 """E8M0's only NaN."""
-_DTYPES = {MXFP8: torch.float8_e4m3fn, MXFP8_E5M2: torch.float8_e5m2}
+DTYPES = {MXFP8: torch.float8_e4m3fn, MXFP8_E5M2: torch.float8_e5m2}
+"""Element dtypes of the 8-bit formats."""
 
 
 def pack_mxfp4(x: Tensor, rule: str = "even") -> tuple[Tensor, Tensor]:
@@ -48,7 +49,7 @@ def unpack_mxfp4(packed: Tensor, scales: Tensor, dtype: torch.dtype = torch.floa
 def pack_mxfp8(x: Tensor, rule: str = "even", fmt: Format = MXFP8) -> tuple[Tensor, Tensor]:
     """Stored form of x [..., n], n a multiple of 32: (float8 [..., n], scales uint8 [..., n/32]); see `pack_mxfp4`."""
     y, given, scales = _rounded(x, fmt, rule)
-    return torch.copysign(y.nan_to_num_(0.0), given).to(_DTYPES[fmt]).flatten(-2), scales
+    return torch.copysign(y.nan_to_num_(0.0), given).to(DTYPES[fmt]).flatten(-2), scales
 
 
 def unpack_mxfp8(packed: Tensor, scales: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -1,0 +1,31 @@
+"""Attention over depth: the mix of block sums and the running sum, with the RMSNorm that always follows it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from kernels.paths import pick
+
+
+def mix_norm(sources: list[Tensor], key_weight: Tensor, query: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm(sum_i p_i v_i; weight) with p = softmax_i(query . RMSNorm(v_i; key_weight)) over sources v_i [N, H].
+
+    No 1/sqrt(H); the values v_i are not normalised (Kimi K3, arXiv 2607.24653, eq. 8-10).
+    key_weight, weight [H]; query [1, H]; out [N, H]. Gradients to all tensors.
+    """
+    like = sources[0]
+    misfit = "" if like.element_size() < 8 else f"inputs of {like.dtype}"
+    if any(v.dtype != like.dtype for v in sources):
+        misfit = "sources of several dtypes"
+    path = pick("attn_res", like, misfit if like.shape[1] <= 8192 else "rows longer than 8192")
+    if path == "triton":
+        from kernels.attn_res import triton
+
+        return triton.mix_norm(sources, key_weight, query, weight, eps)
+    if path == "reference":
+        from kernels.attn_res import reference
+
+        return reference.mix_norm(sources, key_weight, query, weight, eps)
+    from kernels.attn_res import torch
+
+    return torch.mix_norm(sources, key_weight, query, weight, eps)

@@ -1,0 +1,72 @@
+"""The Triton kernels of the convolution, SiTU and the mix over depth against float64: values and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from triton_cases import DEVICE, beyond, error, poisoned
+
+from kernels.attn_res import mix_norm
+from kernels.conv import conv_silu
+from kernels.paths import ran, use
+from kernels.situ import situ_glu
+
+
+def draws(*shapes: tuple[int, ...]) -> list[Tensor]:
+    g = torch.Generator().manual_seed(len(shapes))
+    return [torch.randn(*shape, generator=g, dtype=torch.float64) for shape in shapes]
+
+
+def check(operator: str, f: Callable[..., Tensor], parts: list[Tensor]) -> None:
+    """f of the parts and all gradients: Triton against the reference in float64, of the same numbers."""
+    up: list[Tensor] = []
+
+    def run(path: str, given: list[Tensor]) -> list[Tensor]:
+        given = [beyond(x.to(DEVICE)).requires_grad_() for x in given]
+        with use(path), poisoned():
+            y = f(*given)
+            assert ran(operator) == path
+            if not up:
+                up.append(draws(y.shape)[0])
+            return [y.detach(), *torch.autograd.grad(y, given, up[0].to(y))]
+
+    for dtype, limit in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+        rounded = [x.to(dtype) for x in parts]
+        want = run("reference", [x.double() for x in rounded])
+        for i, (got, exact) in enumerate(zip(run("triton", rounded), want, strict=True)):
+            assert error(got, exact) < limit, (i, dtype)
+
+
+@pytest.mark.parametrize("linear_beta", [25.0, None])
+@pytest.mark.parametrize("width", [1, 7, 1500])
+def test_situ(width: int, linear_beta: float | None) -> None:
+    (x,) = draws((3, 2, 2 * width))
+    x *= torch.logspace(-4, 1.3, 3, dtype=torch.float64).view(3, 1, 1)  # from where tanh is a series to where it is 1
+    check("situ", lambda x: situ_glu(x, 4.0, linear_beta), [x])
+
+
+@pytest.mark.parametrize("t", [1, 3, 31, 33, 70])
+def test_conv(t: int) -> None:
+    for channels, taps in ((5, 4), (130, 4), (3, 2)):
+        check("conv", conv_silu, draws((2, t + taps - 1, channels), (channels, taps)))
+
+
+@pytest.mark.parametrize("sources", [1, 2, 9])
+def test_mix_norm(sources: int) -> None:
+    for rows, size in ((1, 6), (5, 40), (300, 8)):
+        parts = draws((size,), (1, size), (size,), *[(rows, size)] * sources)
+        check("attn_res", lambda key, query, weight, *v: mix_norm(list(v), key, query, weight, 1e-5), parts)
+
+
+def test_nothing_in_nothing_out() -> None:
+    with use("triton"):
+        assert situ_glu(torch.zeros(0, 8, device=DEVICE), 4.0, 25.0).shape == (0, 4)
+        assert conv_silu(torch.zeros(2, 3, 5, device=DEVICE), torch.zeros(5, 4, device=DEVICE)).shape == (2, 0, 5)
+        one = torch.ones(6, device=DEVICE)
+        assert mix_norm([torch.zeros(0, 6, device=DEVICE)], one, one.view(1, 6), one, 1e-5).shape == (0, 6)
