@@ -13,7 +13,7 @@ from environments.tools import ToolError, tool
 from rewards.grade import Grade
 
 COLOURS, SIZES = ("black", "blue", "green", "grey", "red"), ("S", "M", "L", "XL")
-STATES = ("pending", "pending", "shipped", "delivered")
+STATES = ("pending", "pending", "pending", "shipped", "delivered", "delivered")
 WISHES = {
     "pending": ("swap", "swap", "cancel", "return"),
     "shipped": ("swap", "cancel"),
