@@ -159,6 +159,8 @@ class Policy(nn.Module):
         self._versions: list[int] = []
         self._step: DecodeStep | None = None
         """Folded from the weights at the first decode after a refresh."""
+        self.rows_apart = False
+        """Whether `decode` gives a row the same bits whatever the others are: `DecodeStep`."""
         self._slot = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
 
     @property
@@ -373,8 +375,12 @@ class Policy(nn.Module):
         rows: Rows,
         images: Placed | None = None,
         picks: Tensor | None = None,
+        every: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """As `prefill`, but continuing from what the rows hold (the next turn of a conversation)."""
+        """As `prefill`, but continuing from what the rows hold (the next turn of a conversation).
+
+        every: logits after each token [B, T, V], 0 at pads, instead of those after the last.
+        """
         state.own()
         b, t = input_ids.shape
         selection = None
@@ -418,6 +424,10 @@ class Policy(nn.Module):
         routes[at] = chosen
         if picks is not None and selection is not None:
             picks.copy_(_padded_picks(selection, at, b, t))
+        if every:
+            logits = hidden.new_zeros(b * t, self.config.vocab_size)
+            logits[at] = self.logits(hidden)
+            return logits.view(b, t, -1), routes.view(b, t, *chosen.shape[1:])
         return self.logits(hidden[packing.last]), routes.view(b, t, *chosen.shape[1:])
 
     @torch.no_grad()
@@ -429,8 +439,8 @@ class Policy(nn.Module):
         """
         if not self._derived or any(map(gt, map(_version, self._watched), self._versions)):
             raise RuntimeError("weights changed: call refresh_quantized() before the next decode")
-        if self._step is None:
-            self._step = DecodeStep(self)
+        if self._step is None or self._step.apart != self.rows_apart:
+            self._step = DecodeStep(self, self.rows_apart)
         if picks is not None:
             self._check_picks(picks, n)
         return self._step(tokens.to(self.device), state, n, picks)

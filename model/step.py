@@ -4,7 +4,8 @@ What can be folded into a matrix is: the weight of a norm and constant factors i
 projections of one input into one. Scalars are tensors, which torch need not convert. A row's bits do not depend on the
 other rows if their number and the model's widths are multiples of 16: no operation mixes rows, and whether all experts
 are run on all rows is decided by the sizes of the model alone. (What a library does with the odd end of a row differs
-by processor, and may depend on where the row lies in memory.)
+by processor, and may depend on where the row lies in memory.) They do depend on the length of the longest row, whose
+keys all rows are multiplied with, and on which rows large experts share; `apart` takes both away.
 """
 
 from __future__ import annotations
@@ -35,12 +36,16 @@ _ROWS = 16
 """Rows of an engine's smallest step: if running all experts on all rows pays there (DENSE_MACS), it is always done."""
 
 
+KEYS = 64
+"""Keys of one product where rows are kept apart."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Where:
     """Where the tokens of one step go, and what they see."""
 
     longest: int
-    """Tokens of the longest row, the new one included."""
+    """Tokens of the longest row, the new one included; filled up to whole `tiles`."""
     at: Tensor
     """Long [n]: position of each new token in the flattened [capacity, max_len]."""
     hidden: Tensor
@@ -49,6 +54,8 @@ class _Where:
     """[n, 1, longest]: the same as 0 and -inf."""
     picks: Tensor | None
     """int32 [n, L_full, k] to record the selected keys in, or None."""
+    tiles: list[slice]
+    """Keys that are multiplied with at once, where rows are kept apart; none: all are."""
 
 
 Mixer = Callable[[Tensor, _Where], Tensor]
@@ -87,9 +94,13 @@ class _Layout:
 
 
 class DecodeStep:
-    """The folded weights of a policy (float32 or float64), and the step on them."""
+    """The folded weights of a policy (float32 or float64), and the step on them.
 
-    def __init__(self, policy: Policy) -> None:
+    apart: a row's bits do not depend on the other rows at all, in a state whose max_len is a multiple of KEYS.
+    """
+
+    def __init__(self, policy: Policy, apart: bool = False) -> None:
+        self.apart = apart
         body, config = policy.model, policy.config
         layers = list(cast("Iterable[DecoderLayer]", body.layers))
         self.embedding = body.embed_tokens.weight.detach()
@@ -98,7 +109,7 @@ class DecodeStep:
         mixes.append((body.output_attn_res_norm.weight, body.output_attn_res_proj.weight, body.norm.weight))
         self.mixes = [_DepthMix(key, query, config.rms_norm_eps) for key, query, _ in mixes]
         self.mixers = [_mixer(x.self_attn, x.input_layernorm.weight) for x in layers]
-        self.ffns = [_ffn(x.moe or x.mlp, x.post_attention_layernorm.weight) for x in layers]
+        self.ffns = [_ffn(x.moe or x.mlp, x.post_attention_layernorm.weight, apart) for x in layers]
         self.places = policy._slot
         """Per layer: its index among the state's layers of its kind."""
         self._marks = policy.marks
@@ -147,12 +158,18 @@ class DecodeStep:
         longest = int(host.max()) + 1
         if longest > state.max_len:
             raise ValueError(f"a row is full: max_len {state.max_len}")
+        tiles: list[slice] = []
+        if self.apart:
+            tiles = [slice(i, i + KEYS) for i in range(0, longest, KEYS)]
+            longest = tiles[-1].stop
+            if longest > state.max_len:
+                raise ValueError(f"max_len {state.max_len} is no multiple of {KEYS}, in which rows are kept apart")
         if len(self._count) < max(n, longest):
             self._count = torch.arange(max(state.capacity, state.max_len), device=self._count.device)
         lengths = host.to(self._count.device)
         hidden = (self._count[:longest] > lengths.unsqueeze(1)).unsqueeze(1)
         mask = torch.where(hidden, self._never, self._zero)
-        return _Where(longest, torch.add(lengths, self._count[:n], alpha=state.max_len), hidden, mask, picks)
+        return _Where(longest, torch.add(lengths, self._count[:n], alpha=state.max_len), hidden, mask, picks, tiles)
 
 
 def _columns(weight: Tensor, norm: Tensor | None = None) -> Tensor:
@@ -296,8 +313,11 @@ class _MLAStep:
             seen = seen_all[:, : where.longest]
             torch.mm(q_latent, self._q, out=q_flat)
             q = torch.cat((torch.bmm(q_nope, self._up_k).transpose(0, 1), q_pe), 2)
-            p = torch.softmax(torch.bmm(q, seen.mT).add_(mask), 2)
-            mixed = torch.bmm(p, seen[:, :, : self._rank])
+            if where.tiles:
+                mixed = self._in_tiles(q, seen, mask, where.tiles)
+            else:
+                p = torch.softmax(torch.bmm(q, seen.mT).add_(mask), 2)
+                mixed = torch.bmm(p, seen[:, :, : self._rank])
             o = torch.bmm(mixed.transpose(0, 1), self._up_v).transpose(0, 1)
             torch.sigmoid(gate, out=opened)
             torch.mul(opened_heads, o, out=y_heads)
@@ -305,12 +325,28 @@ class _MLAStep:
 
         return run
 
+    def _in_tiles(self, q: Tensor, seen: Tensor, mask: Tensor, tiles: list[slice]) -> Tensor:
+        """softmax(q seen^T + mask) seen, summed tile by tile: one of hidden keys alone adds nothing but zeros.
+
+        q [n, heads, D], seen [n, longest, D], mask [n, 1, longest] -> [n, heads, rank].
+        """
+        scores = [torch.bmm(q, seen[:, at].mT).add_(mask[:, :, at]) for at in tiles]
+        top = torch.stack([s.amax(2, keepdim=True) for s in scores]).amax(0)
+        total, mixed = torch.zeros_like(top), q.new_zeros(*q.shape[:2], self._rank)
+        for at, s in zip(tiles, scores, strict=True):
+            p = s.sub_(top).exp_()
+            total += p.sum(2, keepdim=True)
+            mixed += torch.bmm(p, seen[:, at, : self._rank])
+        return mixed.div_(total)
+
     def _sparse(self, x: Tensor, q_latent: Tensor, keys: Tensor, where: _Where) -> Tensor:
         """The mask [n, 1, longest] of the keys that the indexer lets through."""
         indexer = self._indexer
         assert indexer is not None
         q = torch.mm(q_latent, self._index_q).view(len(x), 1, indexer.heads, indexer.head_dim)
-        scores = indexer.scores(q, torch.mm(x, self._index_w).unsqueeze(1), keys)
+        weights = torch.mm(x, self._index_w).unsqueeze(1)
+        parts = [keys[:, at] for at in where.tiles] or [keys]
+        scores = torch.cat([indexer.scores(q, weights, part) for part in parts], 2)
         visible = select_topk(scores, ~where.hidden, indexer.topk)
         return torch.zeros_like(scores).masked_fill_(~visible, -torch.inf)
 
@@ -337,29 +373,34 @@ class _Situ:
         return run
 
 
-def _ffn(m: nn.Module, norm: Tensor) -> _MLPStep | _MoEStep | _ModuleStep:
+def _ffn(m: nn.Module, norm: Tensor, apart: bool) -> _MLPStep | _MoEStep | _ModuleStep:
     if isinstance(m, SituMLP):
         return _MLPStep(m, norm)
     moe = cast(LatentMoE, m)
     experts = moe.experts
     if isinstance(experts, Experts) and 2 * _ROWS * experts.w1.numel() <= DENSE_MACS[norm.device.type == "cpu"]:
         return _MoEStep(moe, experts, norm)
-    return _ModuleStep(moe, norm)
+    return _ModuleStep(moe, norm, apart)
 
 
 class _ModuleStep:
-    """A mixture of experts that is too large for running all of them, or replaced: as it is."""
+    """A mixture of experts that is too large for running all of them, or replaced: as it is, one row after the other if
+    they are kept apart."""
 
-    def __init__(self, m: LatentMoE, norm: Tensor) -> None:
-        self._m, self._norm = m, norm.detach()
+    def __init__(self, m: LatentMoE, norm: Tensor, apart: bool) -> None:
+        self._m, self._norm, self._apart = m, norm.detach(), apart
 
     def bind(self, _: _Space) -> FeedForward:
         """See FeedForward."""
 
         def run(x: Tensor, total: Tensor) -> Tensor:
-            y, chosen = self._m(x * self._norm)
-            total += y
-            return cast(Tensor, chosen)
+            if not self._apart:
+                y, chosen = self._m(x * self._norm)
+                total += y
+                return cast(Tensor, chosen)
+            done = [self._m(row) for row in (x * self._norm).split(1)]
+            total += torch.cat([y for y, _ in done])
+            return torch.cat([chosen for _, chosen in done])
 
         return run
 

@@ -49,6 +49,7 @@ _BOUNDS: dict[tuple[str, int], str] = {
     "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage "
     "learner.chunk_tokens learner.beta1 learner.beta2 evaluation.every cluster.zero_stage cluster.reserve_gb "
     "learner.index_loss learner.index_warmup_steps learner.mtp_loss controls.evaluate_excluded "
+    "engine.prefix_cache_bytes engine.draft_tokens "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
@@ -231,6 +232,21 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             "balancing",
             "learner.balance moves the router while its choices are replayed: set one of the two to false",
             "on" if learner.balance else "off",
+        ),
+        either(
+            engine.deterministic and (engine.kind != "native" or m.vision != "none" or engine.draft_tokens > 0),
+            Verdict.FAIL,
+            "deterministic",
+            "engine.deterministic is of the native engine, for text and without drafts: set engine.draft_tokens=0 and "
+            "model.vision=none, or engine.deterministic=false",
+            "prompts are read token by token" if engine.deterministic else "off",
+        ),
+        either(
+            engine.draft_tokens > 0 and engine.kind != "native",
+            Verdict.FAIL,
+            "drafts",
+            "engine.draft_tokens is of the native engine: set it to 0",
+            f"up to {engine.draft_tokens} tokens" if engine.draft_tokens else "off",
         ),
         either(
             engine.max_context > size.context,

@@ -75,6 +75,15 @@ class EngineConfig:
     """Record the keys that sparse attention (K3.1) selects for every token, for index replay in the learner: 2 x
     index_topk bytes for a token and a full-attention layer (4 x beyond a context of 65,535). Tokens at positions below
     index_topk attend to all keys; nothing is recorded for them."""
+    prefix_cache_bytes: int = 256 << 20
+    """Memory of each native engine for states kept at the ends of prompts and turns, from which siblings and next turns
+    go on; the least recently used go first. 0: none are kept. (vLLM has a cache of its own.)"""
+    deterministic: bool = False
+    """Native, on a CPU: equal bits of tokens and log-probs whatever else is in the batch and however prompts were read
+    or cached, at the price of prompts that are read token by token. Otherwise equal up to the order of summation."""
+    draft_tokens: int = 0
+    """Native: speculative decoding, with so many tokens at most for a step that the sequence itself or a sibling said
+    after the same words; the policy's own distribution decides. 0: off."""
     request_timeout_s: float = 120.0
     """A request that takes longer is an error naming the engine."""
 

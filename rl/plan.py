@@ -142,12 +142,12 @@ def _processes(config: Config, size: PolicySize, gpus: int) -> list[Process]:
     at_once = min(learner.micro_tokens, learner.chunk_tokens) if learner.chunk_tokens else learner.micro_tokens
     kept = _activations(at_once, size)
     state = 4 * engine.max_batch * size.state_values(engine.max_context)
-    base = NATIVE_ENGINE if engine.kind == "native" else VLLM_ENGINE
+    base, prefixes = (NATIVE_ENGINE, engine.prefix_cache_bytes) if engine.kind == "native" else (VLLM_ENGINE, 0)
     weights = 4 * (size.parameters + (size.routed if quantised else 0))
     experts = (
         f"{size.experts // learner.expert_parallel} of {size.experts} experts" if size.experts else "a dense model"
     )
-    trains, generates = round(copies + quantised + kept), round(weights + state)
+    trains, generates = round(copies + quantised + kept), round(weights + state + prefixes)
     on_gpu = gpus >= learner.ranks
     return [
         Process("driver", 1, 1, DRIVER + RAY, 0, "the loop, the log, Ray"),

@@ -138,7 +138,8 @@ def make_engine(config: Config, index: int = 0) -> Engine:
     policy = build_policy(m.kind, m.preset, m.path, quant, vision=m.vision)
     if torch.cuda.is_available():
         policy = policy.to(torch.device("cuda", index % torch.cuda.device_count()))
-    return NativeServer(NativeEngine(policy, e.max_batch, e.max_context, e.record_routes, e.record_picks))
+    options = (e.record_routes, e.record_picks, e.prefix_cache_bytes, e.deterministic, e.draft_tokens)
+    return NativeServer(NativeEngine(policy, e.max_batch, e.max_context, *options))
 
 
 def start_engines(config: Config, timeout_s: float = 180.0, gpus: float = 0.0) -> dict[str, Any]:

@@ -1,32 +1,34 @@
 """The engine of the K3 family: continuous batching over one decode state, stepped by its owner. Knows no Ray.
 
 Active sequences are the first rows of the state, always: a finished one is replaced by one from the end. A prompt is
-prefilled once for all its samples. The state at the end of a turn may be kept: the next turn then adds only what is
-new.
+prefilled once for all its samples. States at the ends of prompts and turns are kept (`prefix.py`): a sibling then adds
+nothing, and the next turn only what is new.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from model.image import ImageSpec, Picture, preprocess
+from model.step import KEYS
 from model.vision import Placed
 from rollout.engine import prefill
 from rollout.engine.base import EngineNotReady, FinishReason, GenerateRequest, Generation, WeightManifest
+from rollout.engine.drafts import Drafts, Reading, accepted
+from rollout.engine.orders import Continuation, Order
+from rollout.engine.prefix import Checkpoint, End, PrefixCache
 from rollout.engine.sampling import sample, uniforms
-from rollout.engine.sessions import Sessions
 from rollout.engine.tape import Tape
 from rollout.engine.weights import verify
-from rollout.images import identity, runs
+from rollout.images import identity
 from rollout.picks import no_pick, nothing, pick_type, recorded, stored
-from rollout.trajectory import NO_ROUTE, Sampling
+from rollout.trajectory import NO_ROUTE
 
 _PATIENCE = 8
 """Decode steps that a waiting sequence may be made to wait so that several prompts are prefilled together."""
@@ -34,6 +36,8 @@ _PATIENCE = 8
 _ENOUGH = 8
 """A prefill is worth an interruption at once if it adds one in so many to the active rows."""
 
+_AT_ONCE = 64
+"""Prompts read at once token by token: as many as cost little more than one, in a state of their own."""
 
 _LANES = 16
 """Decoded rows are filled up to a multiple of this. A vectorised function computes the last few elements of a tensor by
@@ -41,39 +45,9 @@ other instructions than the rest (another exp, say), and a product of one or two
 whole lanes a row's result is the same bits whatever the number of rows."""
 
 
-@dataclass(eq=False)
-class _Order:
-    """One request, and what came back of it so far."""
-
-    request: GenerateRequest
-    prompt: np.ndarray
-    """int32 [T]."""
-    identity: np.ndarray
-    """int64 [T, 2]: the prompt's ids, and in place of image tokens the content of their images."""
-    pictures: list[tuple[int, Picture]] = field(default_factory=list)
-    """Images by their first token."""
-    done: dict[int, Generation] = field(default_factory=dict)
-    prompt_routes: np.ndarray | None = None
-    prompt_picks: np.ndarray | None = None
-    cached: int = 0
-
-
-@dataclass(eq=False)
-class _Sequence:
-    """One continuation, waiting or in a row."""
-
-    order: _Order
-    index: int
-    since: int
-    """The engine's step at which it came."""
-
-    @property
-    def sampling(self) -> Sampling:
-        return self.order.request.sampling[self.index]
-
-    @property
-    def prompt(self) -> np.ndarray:
-        return self.order.prompt
+def _whole(n: int, of: int) -> int:
+    """n, or what fills it up to a multiple."""
+    return -(-n // of) * of
 
 
 class NativeEngine:
@@ -81,7 +55,11 @@ class NativeEngine:
 
     max_batch: rows decoded at once; max_context: tokens of prompt and output together. Nothing is generated before
     `load` has verified a whole set of weights. A sample depends on weights, prompt, sampling and seed, not on what else
-    is in the batch: decoding is the same bit for bit, prefill up to the order in which the model sums.
+    is in the batch: up to the order in which the model sums, or, if `deterministic`, bit for bit.
+    prefix_bytes: memory of the kept states at most; 0: none are kept. deterministic: nor on where a prompt
+    is cut, nor on what was kept of it: prompts are read token by token. draft_tokens: most tokens of a draft
+    (`drafts.py`); 0: there are none. Raises ValueError for a deterministic engine with drafts (they are read as prompts
+    are by default), on another device than a CPU, or of a policy that sees.
     record_picks: also record the keys that sparse attention selected, of tokens at positions from index_topk on (those
     before attend to all that they have). Raises ValueError for a policy without an indexer.
     """
@@ -93,12 +71,12 @@ class NativeEngine:
         max_context: int,
         record_routes: bool = True,
         record_picks: bool = False,
+        prefix_bytes: int = 256 << 20,
+        deterministic: bool = False,
+        draft_tokens: int = 0,
     ) -> None:
         self.policy, self.max_batch, self.max_context = policy.eval(), max_batch, max_context
         self.record_routes = record_routes
-        if policy.sees:
-            self._image_spec = ImageSpec.of(policy.config.vision)
-            self._placeholder: int = policy.config.media_placeholder_token_id
         self._topk, self._pick_type = max_context, None
         """Positions from `_topk` on have their picks recorded, in `_pick_type`."""
         if record_picks:
@@ -109,12 +87,22 @@ class NativeEngine:
         self._why = "no weights were loaded yet"
         self._checksum = ""
         self._shapes = {name: tuple(w.shape) for name, w in policy.named_weights()}
-        capacity = -(-max_batch // _LANES) * _LANES
-        self._state = policy.new_state(capacity, max_context)
-        self._sessions = Sessions(policy, capacity, max_context)
-        self._orders: dict[str, _Order] = {}
-        self._waiting: deque[_Sequence] = deque()
-        self._rows: list[_Sequence] = []
+        capacity = _whole(max_batch, _LANES)
+        self._stepwise: prefill.Stepwise | None = None
+        length = max_context
+        if deterministic:
+            if draft_tokens:
+                raise ValueError("engine.deterministic reads no drafts: set engine.draft_tokens=0")
+            if policy.sees or policy.device.type != "cpu":
+                raise ValueError("engine.deterministic is for policies that read text, on a CPU: set it to false")
+            policy.rows_apart, length = True, _whole(max_context, KEYS)
+            self._stepwise = prefill.Stepwise(policy, min(capacity, _AT_ONCE), length, _LANES)
+        self._state = policy.new_state(capacity, length)
+        self.prefixes = PrefixCache(prefix_bytes)
+        self._draft_tokens = draft_tokens
+        self._orders: dict[str, Order] = {}
+        self._waiting: deque[Continuation] = deque()
+        self._rows: list[Continuation] = []
         self._tape = Tape(max_batch)
         self._finished: list[tuple[str, list[Generation]]] = []
         self._last = np.zeros(capacity, np.int64)
@@ -147,8 +135,10 @@ class NativeEngine:
         for s in request.sampling:
             if s.max_tokens < 1 or not 0.0 <= s.temperature < float("inf"):
                 raise ValueError(f"cannot sample {s.max_tokens} tokens at temperature {s.temperature}")
-        order = self._orders[request.id] = self._ordered(request)
-        self._waiting.extend(_Sequence(order, i, self._steps) for i in range(len(request.sampling)))
+        order = self._orders[request.id] = Order.of(self.policy, request)
+        if self._draft_tokens:
+            order.drafts = Drafts(order.prompt.tolist())
+        self._waiting.extend(Continuation(order, i, self._steps) for i in range(len(request.sampling)))
 
     @torch.inference_mode()
     def step(self) -> list[tuple[str, list[Generation]]]:
@@ -173,7 +163,7 @@ class NativeEngine:
             self.policy.load_named_weights(tensors)
             self.policy.refresh_quantized()
             self.version, self._checksum = manifest.version, manifest.checksum
-            self._sessions.clear()
+            self.prefixes.clear()
             self._recompute()
         except Exception as e:
             self.version, self._why = None, f"version {manifest.version} was refused: {e}"
@@ -198,51 +188,23 @@ class NativeEngine:
         """Drop everything in flight, without an answer, and every kept state."""
         self._orders, self._rows, self._finished = {}, [], []
         self._waiting.clear()
-        self._sessions.clear()
+        self.prefixes.clear()
 
     def stats(self) -> dict[str, float]:
         """Counters since the last call and the present load: see `Engine.stats`."""
-        names = ("generated", "prefilled", "cached", "recomputed")
+        names = ("generated", "prefilled", "cached", "recomputed", "drafted", "accepted")
         out = {f"tokens_{name}": float(self.counts[name]) for name in names}
         out |= {"decode_steps": float(self.counts["steps"]), "updates": float(self.counts["updates"])}
         self.counts.clear()
+        cache = self.prefixes
+        out |= {"tokens_distinct": float(cache.counts["distinct"]), "prefix_bytes": float(cache.bytes)}
+        out |= {f"prefix_{name}": float(cache.counts[name]) for name in ("lookups", "hits", "evictions")}
+        cache.counts.clear()
         out |= {"running": float(len(self._rows)), "waiting": float(len(self._waiting))}
         return out | {
-            "sessions": float(len(self._sessions)),
+            "prefixes": float(len(cache)),
             "version": float(-1 if self.version is None else self.version),
         }
-
-    # ---- images
-
-    def _ordered(self, request: GenerateRequest) -> _Order:
-        """The request with its images cut. Raises ValueError for images that its prompt or the policy has no place for,
-        and for a prompt with the mark of an image that is not given."""
-        prompt = np.array(request.prompt_ids, np.int32)
-        if request.images and not self.policy.sees:
-            raise ValueError(
-                f"request {request.id} has {len(request.images)} images, this policy no vision tower: set model.vision"
-            )
-        if not self.policy.sees:
-            return _Order(request, prompt, identity(prompt))
-        found = runs(prompt, self._placeholder)
-        if len(found) != len(request.images):
-            raise ValueError(f"request {request.id}: {len(request.images)} images, {len(found)} places for them")
-        pictures = []
-        for (at, n), file in zip(found, request.images, strict=True):
-            picture = preprocess(file, self._image_spec, f"an image of request {request.id}")
-            if picture.tokens != n:
-                raise ValueError(f"request {request.id}: an image of {picture.tokens} tokens has a place of {n}")
-            pictures.append((at, picture))
-        return _Order(request, prompt, identity(prompt, request.images, self._placeholder), pictures)
-
-    def _seen(self, order: _Order, start: int = 0) -> Placed | None:
-        """What stands for the order's images at tokens start.., with the present weights, counted from start."""
-        rest = [(at - start, picture) for at, picture in order.pictures if at >= start]
-        if not rest:
-            return None
-        patches = torch.from_numpy(np.concatenate([p.patches for _, p in rest])).to(self.policy.device)
-        pos = torch.cat([torch.arange(at, at + p.tokens) for at, p in rest])
-        return Placed(self.policy.see(patches, [p.grid for _, p in rest]), torch.zeros_like(pos), pos)
 
     # ---- one step
 
@@ -255,7 +217,7 @@ class NativeEngine:
     def _admit(self) -> None:
         """Prefill waiting prompts into the rows after the active ones; the same prompt once, then copied."""
         first = len(self._rows)
-        alike: dict[bytes, list[_Sequence]] = {}
+        alike: dict[bytes, list[Continuation]] = {}
         for _ in range(min(self.max_batch - first, len(self._waiting))):
             s = self._waiting.popleft()
             alike.setdefault(s.order.identity.tobytes(), []).append(s)
@@ -276,7 +238,7 @@ class NativeEngine:
         self._tape.begin(rows.tolist(), ids, logps, self._served)
         self._advance(first, ids)
 
-    def _enter(self, s: _Sequence) -> None:
+    def _enter(self, s: Continuation) -> None:
         row, sampling = len(self._rows), s.sampling
         self._rows.append(s)
         self._position[row] = len(s.prompt)
@@ -289,36 +251,65 @@ class NativeEngine:
         self._stops[row] = -1
         self._stops[row, : len(sampling.stop_ids)] = sampling.stop_ids
 
-    def _fill(self, groups: list[list[_Sequence]], leads: list[int]) -> Tensor:
-        """Run the groups' prompts in their lead rows, on kept states where there are any; last logits [groups, V]."""
+    def _fill(self, groups: list[list[Continuation]], leads: list[int]) -> Tensor:
+        """Run the groups' prompts in their lead rows, from kept states where there are any; last logits [groups, V]."""
         prompts = [g[0].prompt for g in groups]
-        pairs = zip(groups, leads, strict=True)
-        starts = [self._sessions.take(self._served, g[0].order.identity, self._state, row) for g, row in pairs]
-        logits: list[Tensor] = [torch.empty(0)] * len(groups)
+        found = [self.prefixes.find(self._served, g[0].order.identity) for g in groups]
+        starts = [0 if c is None else c.length for c in found]
+        for checkpoint, row in zip(found, leads, strict=True):
+            if checkpoint is not None:
+                self.prefixes.give(checkpoint, self._state, row)
+        ends: list[End | None] = [None] * len(groups)
         for from_empty in (True, False):
-            which = [i for i, start in enumerate(starts) if (start == 0) == from_empty]
+            which = [i for i, at in enumerate(starts) if at < len(prompts[i]) and (at == 0) == from_empty]
             if not which:
                 continue
             rest = [prompts[i][starts[i] :] for i in which]
-            seen = [self._seen(groups[i][0].order, starts[i]) for i in which]
+            seen = [groups[i][0].order.seen(self.policy, starts[i]) for i in which]
             wanted = self._pick_type if any(len(prompts[i]) > self._topk for i in which) else None
             rows = [leads[i] for i in which]
-            last, read = prefill.run(self.policy, self._state, rest, rows, from_empty, wanted, seen)
+            last, read = self._read(rest, rows, from_empty, wanted, seen)
             for j, i in enumerate(which):
-                logits[i] = last[j]
                 routes, picks = read[j]
                 self.counts["prefilled"] += len(rest[j])
-                self.counts["cached"] += starts[i]
                 known = np.full((len(prompts[i]), *routes.shape[1:]), NO_ROUTE, np.uint16)
                 known[starts[i] :] = routes
                 chosen = None if picks is None else self._beyond(picks, starts[i])
                 if chosen is not None:
                     chosen = np.concatenate([nothing((starts[i], *chosen.shape[1:]), chosen.dtype), chosen])
-                for s in groups[i]:
-                    s.order.cached = starts[i]
-                    s.order.prompt_routes = known if self.record_routes else None
-                    s.order.prompt_picks = chosen
-        return torch.stack(logits)
+                ends[i] = End(last[j].clone(), known if self.record_routes else None, chosen)
+        return torch.stack([self._filled(*one) for one in zip(groups, leads, found, ends, strict=True)])
+
+    def _filled(self, group: list[Continuation], row: int, found: Checkpoint | None, end: End | None) -> Tensor:
+        """Note how a group's prompt was filled in its lead row, and keep its end for siblings that come later: of a
+        prompt that goes on from a kept turn only if it is sampled more than once. Returns the last logits [V]."""
+        self.counts["cached"] += 0 if found is None else found.length
+        base = found
+        if end is None:
+            assert found is not None and found.end is not None
+            end = found.end
+        elif found is None or any(len(s.order.request.sampling) > 1 for s in group):
+            base = self.prefixes.keep(self._served, group[0].order.identity, self._state, row, found, end) or found
+        for s in group:
+            s.base = base
+            order = s.order
+            if not order.filled:
+                order.cached, order.filled = 0 if found is None else found.length, True
+                order.prompt_routes, order.prompt_picks = end.routes, end.picks
+        return end.logits
+
+    def _read(
+        self,
+        prompts: list[np.ndarray],
+        rows: list[int],
+        from_empty: bool,
+        picks: np.dtype | None = None,
+        images: list[Placed | None] | None = None,
+    ) -> tuple[Tensor, prefill.Read]:
+        """See `prefill.run`."""
+        if self._stepwise is not None:
+            return self._stepwise.run(self._state, prompts, rows, from_empty, picks)
+        return prefill.run(self.policy, self._state, prompts, rows, from_empty, picks, images)
 
     def _beyond(self, picks: np.ndarray, begin: int) -> np.ndarray | None:
         """Picks [T, L, k] of the positions from `begin` on without those before `_topk`, which are there or not as the
@@ -330,7 +321,9 @@ class NativeEngine:
 
     def _decode(self) -> None:
         n = len(self._rows)
-        lanes = -(-n // _LANES) * _LANES
+        if self._draft_tokens and self._speculate(n):
+            return
+        lanes = _whole(n, _LANES)
         self._state.lengths[n:lanes] = 0  # rows of no sequence: they begin anew in every step, and nobody looks
         # The token that is fed lies one before the next position.
         beyond = self._pick_type is not None and int(self._position[:n].max()) > self._topk
@@ -345,19 +338,69 @@ class NativeEngine:
         self.counts["steps"] += 1
         self._advance(0, ids)
 
+    def _speculate(self, n: int) -> bool:
+        """Decode every row as far as its draft holds, and a token more; False, and nothing done, if no row has one."""
+        room = np.minimum(self._left[:n], self.max_context - self._position[:n]) - 1
+        drafts: list[list[int]] = []
+        for s, most in zip(self._rows, room.tolist(), strict=True):
+            drafts.append(
+                [] if s.order.drafts is None else s.order.drafts.draft(s.index, min(most, self._draft_tokens))
+            )
+        if not any(drafts):
+            return False
+        tokens = [[int(last), *draft] for last, draft in zip(self._last[:n], drafts, strict=True)]
+        lengths = np.array([len(t) for t in tokens])
+        picks = self._pick_type is not None and int((self._position[:n] + lengths).max()) > self._topk
+        reading = Reading.of(self.policy, self._state, tokens, picks)
+        # Every token of every row, in one list: its row, and its place in it.
+        row = np.repeat(np.arange(n), lengths)
+        at = np.arange(len(row)) - np.repeat(lengths.cumsum() - lengths, lengths)
+        u = uniforms(self._seed[row], self._position[row] + at)
+        ids, logps = (x.cpu().numpy() for x in sample(reading.logits[row, at], self._temperature[row], u))
+        routes = reading.routes.cpu().numpy()
+        keys = None
+        if reading.picks is not None and self._pick_type is not None:
+            keys = stored(reading.picks.cpu().numpy(), self._pick_type)
+        taken, last = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        for i in range(n):
+            said = ids[row == i]
+            m = accepted(np.array(tokens[i]), said, len(said), self._stops[i])
+            table = routes[i, :m] if self.record_routes else None
+            chosen = None if keys is None else keys[i, :m]
+            self._tape.add(i, table, said[:m], logps[row == i][:m], self._served, chosen)
+            taken[i], last[i] = m, said[m - 1]
+            self._hear(i, said[:m])
+        reading.keep(self.policy, self._state, taken)
+        self.counts["steps"] += 1
+        self.counts["generated"] += int(taken.sum())
+        self.counts["drafted"] += int(lengths.sum()) - n
+        self.counts["accepted"] += int(taken.sum()) - n
+        self._advance(0, last, taken)
+        return True
+
+    def _hear(self, row: int, tokens: np.ndarray) -> None:
+        """A row's sequence went on with these tokens: they may be drafts."""
+        s = self._rows[row]
+        if s.order.drafts is not None:
+            s.order.drafts.add(s.index, tokens.tolist())
+
     def _sample(self, logits: Tensor, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Tokens int64 [n] and log-probs float32 [n] for rows first..end-1."""
         u = uniforms(self._seed[first:end], self._position[first:end])
         tokens, logps = sample(logits, self._temperature[first:end], u)
         self.counts["generated"] += end - first
-        return tokens.cpu().numpy(), logps.cpu().numpy()
+        ids = tokens.cpu().numpy()
+        if self._draft_tokens:
+            for i in range(end - first):
+                self._hear(first + i, ids[i : i + 1])
+        return ids, logps.cpu().numpy()
 
-    def _advance(self, first: int, ids: np.ndarray) -> None:
-        """Note the sampled tokens of rows first.. and end the sequences that are complete."""
+    def _advance(self, first: int, ids: np.ndarray, counts: np.ndarray | int = 1) -> None:
+        """Note how many tokens rows first.. sampled and the last of each, and end the sequences that are complete."""
         rows = slice(first, first + len(ids))
         self._last[rows] = ids
-        self._position[rows] += 1
-        self._left[rows] -= 1
+        self._position[rows] += counts
+        self._left[rows] -= counts
         stop = (self._stops[rows] == ids[:, None]).any(1)
         length = self._left[rows] == 0
         context = self._position[rows] >= self.max_context
@@ -368,16 +411,14 @@ class NativeEngine:
 
     def _end(self, reasons: Mapping[int, FinishReason]) -> None:
         """Deliver these rows' sequences and close the gaps with rows from the end."""
-        kept: list[tuple[np.ndarray, int]] = []
         for row, reason in reasons.items():
             s = self._rows[row]
             ids, logps, versions, routes, picks = self._tape.columns(row)
             picks = None if picks is None else self._beyond(picks, len(s.prompt))
             self._deliver(s, Generation(ids, logps, versions, reason, routes, picks=picks))
             if s.order.request.keep and reason is FinishReason.STOP:
-                kept.append((np.concatenate([s.order.identity, identity(ids[:-1])]), row))
-        if kept:
-            self._sessions.keep(self._served, kept, self._state)
+                fed = np.concatenate([s.order.identity, identity(ids[:-1])])
+                self.prefixes.keep(self._served, fed, self._state, row, s.base)
         n = len(self._rows) - len(reasons)
         gaps = sorted(row for row in reasons if row < n)
         movers = [row for row in range(n, len(self._rows)) if row not in reasons]
@@ -390,7 +431,7 @@ class NativeEngine:
                 self._tape.move(gap, row)
         del self._rows[n:]
 
-    def _deliver(self, s: _Sequence, generation: Generation) -> None:
+    def _deliver(self, s: Continuation, generation: Generation) -> None:
         """Keep a finished continuation; the request is complete with its last one."""
         order, request = s.order, s.order.request
         order.done[s.index] = generation
@@ -414,7 +455,7 @@ class NativeEngine:
         fed = [np.concatenate([self._rows[row].prompt, self._tape.ids(row)[:-1]]) for row in rows]
         if fed:
             orders = {id(s.order): s.order for s in self._rows}
-            seen = {key: self._seen(order) for key, order in orders.items()}
+            seen = {key: order.seen(self.policy) for key, order in orders.items()}
             images = [seen[id(s.order)] for s in self._rows]
-            prefill.run(self.policy, self._state, fed, rows, from_empty=True, images=images)
+            self._read(fed, rows, from_empty=True, images=images)
             self.counts["recomputed"] += sum(len(f) for f in fed)

@@ -1,4 +1,4 @@
-"""Prompts of many lengths through `prefill` or `extend`: similar lengths together, long ones in pieces."""
+"""Prompts of many lengths through `prefill` or `extend`: similar ones together, long ones in pieces; or by tokens."""
 
 from __future__ import annotations
 
@@ -48,6 +48,74 @@ def run(
         for j, i in enumerate(group):
             logits[i], read[i] = last[j], parts[j]
     return torch.stack(logits), read
+
+
+class Stepwise:
+    """`run` through `Policy.decode`, token by token: where a prompt is cut, what it is beside and whether its beginning
+    was kept change no bit of its state, if decoding is so.
+
+    rows: prompts read at once, a multiple of `lanes`, to which decoded rows are filled up.
+    """
+
+    def __init__(self, policy: Any, rows: int, max_len: int, lanes: int) -> None:
+        self._policy, self._rows, self._lanes = policy, rows, lanes
+        self._state = policy.new_state(rows, max_len)
+
+    def run(
+        self,
+        state: Any,
+        prompts: Sequence[np.ndarray],
+        rows: Sequence[int],
+        from_empty: bool,
+        picks: np.dtype | None = None,
+    ) -> tuple[Tensor, Read]:
+        """See `run`."""
+        logits: list[Tensor] = [torch.empty(0)] * len(prompts)
+        read: Read = [(np.empty(0), None)] * len(prompts)
+        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+        for first in range(0, len(order), self._rows):
+            group = order[first : first + self._rows]
+            here = list(range(len(group)))
+            if from_empty:
+                self._state.clear(here)
+            else:
+                self._state.copy_rows(here, state, [rows[i] for i in group])
+            self._group(state, group, prompts, rows, picks, logits, read)
+        return torch.stack(logits), read
+
+    def _group(
+        self,
+        state: Any,
+        group: list[int],
+        prompts: Sequence[np.ndarray],
+        rows: Sequence[int],
+        kind: np.dtype | None,
+        logits: list[Tensor],
+        read: Read,
+    ) -> None:
+        """Prompts in the order of falling length, each copied into its row of `state` as soon as it is through."""
+        lengths = np.array([len(prompts[i]) for i in group])
+        fed = np.zeros((self._rows, lengths[0]), np.int64)
+        for j, i in enumerate(group):
+            fed[j, : lengths[j]] = prompts[i]
+        tables: list[np.ndarray] = []
+        chosen: list[np.ndarray] = []
+        for t in range(int(lengths[0])):
+            n = int((lengths > t).sum())
+            lanes = -(-n // self._lanes) * self._lanes
+            self._state.lengths[n:lanes] = 0  # rows of no prompt begin anew in every step
+            keys = None if kind is None else self._policy.new_picks(lanes)
+            out, routes = self._policy.decode(torch.from_numpy(fed[:lanes, t]), self._state, lanes, keys)
+            tables.append(routes.to(torch.int32).cpu().numpy().astype(np.uint16))
+            if keys is not None and kind is not None:
+                chosen.append(stored(keys.cpu().numpy(), kind))
+            for j in np.flatnonzero(lengths[:n] == t + 1).tolist():
+                state.copy_rows([rows[group[j]]], self._state, [j])
+                logits[group[j]] = out[j].clone()
+        for j, i in enumerate(group):
+            columns = (np.stack([x[j] for x in what[: lengths[j]]]) for what in (tables, chosen) if what)
+            routes_i, *picks_i = columns
+            read[i] = (routes_i, picks_i[0] if picks_i else None)
 
 
 def chunks(lengths: Sequence[int]) -> list[list[int]]:

@@ -52,13 +52,10 @@ class Tape:
         """
         n, at = len(ids), self._at
         self._ids[at, :n], self._logps[at, :n], self._versions[at] = ids, logps, version
-        if routes is not None:
-            if self._routes is None:
-                self._routes = np.zeros((*self._ids.shape, *routes.shape[1:]), np.uint16)
+        self._open(routes, picks)
+        if routes is not None and self._routes is not None:
             self._routes[at, :n] = routes
-        if picks is not None:
-            if self._picks is None:
-                self._picks = nothing((*self._ids.shape, *picks.shape[1:]), picks.dtype)
+        if picks is not None and self._picks is not None:
             self._picks[at, :n] = picks
         elif self._picks is not None:
             self._picks[at] = nothing(self._picks.shape[1:], self._picks.dtype)
@@ -68,6 +65,28 @@ class Tape:
                 self._cut(row)
             self._at = 0
             self._since[:] = 0
+
+    def add(
+        self,
+        row: int,
+        routes: np.ndarray | None,
+        ids: np.ndarray,
+        logps: np.ndarray,
+        version: int,
+        picks: np.ndarray | None = None,
+    ) -> None:
+        """Several steps of one row: as `append`, with the row's tokens on the first axis."""
+        self._cut(row)
+        self._open(routes, picks)
+        column = (ids.astype(np.int32), logps.astype(np.float32), np.full(len(ids), version, np.int32))
+        self._pieces[row].append((*column, None if routes is None else routes.astype(np.uint16), picks))
+
+    def _open(self, routes: np.ndarray | None, picks: np.ndarray | None) -> None:
+        """Make the blocks of what is recorded, at the first record."""
+        if routes is not None and self._routes is None:
+            self._routes = np.zeros((*self._ids.shape, *routes.shape[1:]), np.uint16)
+        if picks is not None and self._picks is None:
+            self._picks = nothing((*self._ids.shape, *picks.shape[1:]), picks.dtype)
 
     def move(self, to: int, row: int) -> None:
         """The sequence of `row` is in row `to` from now on."""

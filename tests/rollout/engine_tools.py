@@ -44,11 +44,12 @@ def engine_of(
     version: int | None = 1,
     record_routes: bool = True,
     record_picks: bool = False,
+    **more: Any,
 ) -> NativeEngine:
-    """An engine with its own policy, loaded with the source's weights (version None: not loaded)."""
+    """An engine with its own policy, loaded with the source's weights (version None: not loaded); more: its options."""
     own = Policy(source.config, source.quant).to(source.dtype)
     own.reset_parameters(99)
-    engine = NativeEngine(own, max_batch, max_context, record_routes, record_picks)
+    engine = NativeEngine(own, max_batch, max_context, record_routes, record_picks, **more)
     if version is not None:
         weights = arrays(source)
         engine.load(describe(version, weights), weights)

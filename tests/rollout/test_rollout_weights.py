@@ -35,7 +35,7 @@ def test_after_an_update_the_engine_equals_a_cold_one() -> None:
     engine.submit(ask)
     before = drain(engine)["a"]
     assert engine.load(*weights_of(NEW)) == 2
-    assert engine.stats()["sessions"] == 0
+    assert engine.stats()["prefixes"] == 0
     engine.submit(ask)
     cold.submit(ask)
     for a, b in zip(drain(engine)["a"], drain(cold)["a"], strict=True):
