@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from model.chat import ChatTokenizer
 from model.logprob import token_logprobs
 from model.quant import QuantSpec
 from rollout.engine.actor import NativeServer
-from rollout.engine.base import GenerateRequest, Generation, Progress
+from rollout.engine.base import Generation, Progress
 from rollout.engine.native import NativeEngine
 from rollout.engine.weights import describe
 from rollout.gateway.app import make_app
@@ -73,15 +72,7 @@ def native(max_batch: int = 32) -> NativeServer:
 
 
 class Scripted(ScriptedEngine):
-    """A scripted engine whose progress is what it will say, a token more each time it is asked."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._shown: dict[str, int] = {}
-
-    async def generate(self, request: GenerateRequest) -> list[Generation]:
-        self._said = await super().generate(request)
-        return self._said
+    """A scripted engine that shows nothing of a reply before it is whole."""
 
     async def progress(self, request_id: str) -> list[Progress]:
         return []
@@ -163,8 +154,3 @@ def sampled(version: int, message: Any, finish: Any = None, **columns: Any) -> G
     n = len(ids)
     base = (ids, -np.arange(1, n + 1, dtype=np.float32) / 8, np.full(n, version, np.int32))
     return Generation(*base, finish or FinishReason.STOP, **columns)
-
-
-def run(call: Any) -> Any:
-    """Run a coroutine."""
-    return asyncio.run(call)
