@@ -32,7 +32,7 @@ class Game:
     wins: float = 1.0
     """The package's reward from which a game is won."""
     sure: bool = True
-    """Whether every deal can be won: by its rules, or as far as 300 deals of each level tell. See `Played.sure`."""
+    """Whether every deal can be won, by its rules or as far as trials tell; see `Played.sure`."""
 
     def options(self, level: int) -> dict[str, Any]:
         """What the driver needs, as JSON."""
