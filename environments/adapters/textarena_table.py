@@ -32,7 +32,7 @@ class Game:
     wins: float = 1.0
     """The package's reward from which a game is won."""
     sure: bool = True
-    """Whether every deal can be won: by its rules, or as far as 300 deals of each level tell. See `Played.sure`."""
+    """Whether every deal can be won, by its rules or as far as trials tell; see `Played.sure`."""
 
     def options(self, level: int) -> dict[str, Any]:
         """What the driver needs, as JSON."""
@@ -92,8 +92,8 @@ GAMES: dict[str, Game] = {
     "Othello": _game(2, "tactics", "Othello-v0-small", "Othello-v0", opening=4),
     "QuantumTicTacToe": _game(2, "tactics", "QuantumTicTacToe-v0", opening=2),
     "SimpleTak": _game(2, "tactics", "SimpleTak-v0", "SimpleTak-v0-medium", opening=4),
-    "Snake": _game(2, "tactics", "Snake-v0", "Snake-v0-standard", opening=2),
-    "Surround": _game(2, "tactics", "Surround-v0", "Surround-v0-standard", opening=2),
+    "Snake": _game(2, "tactics", "Snake-v0", "Snake-v0-standard", opening=2, sure=False),
+    "Surround": _game(2, "tactics", "Surround-v0", "Surround-v0-standard", opening=2, sure=False),
     "ThreePlayerTicTacToe": _game(3, "tactics", "ThreePlayerTicTacToe-v0", opening=3),
     "TicTacToe": _game(2, "tactics", "TicTacToe-v0", opening=2, sure=False),
     "UltimateTicTacToe": _game(2, "tactics", "UltimateTicTacToe-v0", opening=4),
