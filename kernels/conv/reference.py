@@ -10,5 +10,5 @@ def conv_silu(window: Tensor, weight: Tensor) -> Tensor:
     """See `kernels.conv.conv_silu`."""
     x, w = window.double(), weight.double()
     t = x.shape[1] - w.shape[1] + 1
-    total = sum(w[:, j] * x[:, j : j + t] for j in range(w.shape[1]))
+    total = torch.stack([w[:, j] * x[:, j : j + t] for j in range(w.shape[1])]).sum(0)
     return torch.nn.functional.silu(total).to(window.dtype)

@@ -38,7 +38,8 @@ def attend(inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, 
     for i, (lo, hi) in enumerate(pairwise(bounds)):
         start = v.new_zeros(1, *k.shape[2:], v.shape[-1]) if state is None else state[i : i + 1].double()
         if hi > lo:
-            o, start = kda_recurrent(*(x[:, lo:hi] for x in (q, k, v, g, beta)), start)
+            at = slice(lo, hi)
+            o, start = kda_recurrent(q[:, at], k[:, at], v[:, at], g[:, at], beta[:, at], start)
             outs.append(o)
         states.append(start)
     return torch.cat(outs, 1)[0].to(inputs[2]), torch.cat(states)

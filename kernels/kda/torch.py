@@ -183,8 +183,8 @@ def attend(inputs: tuple[Tensor, ...], bounds: list[int], state: Tensor | None, 
         """[T, H, ..] as [tiles, H, 16, ..], zeros where there is no token."""
         return torch.cat((x, x.new_zeros(1, *x.shape[1:])))[place].transpose(1, 2)
 
-    given = [cut(x) for x in (q, k, inputs[2].to(q), g, beta)]
-    o, last = kda_chunk(*given, tiles, None if state is None else state.to(q))
+    v = inputs[2].to(q)
+    o, last = kda_chunk(cut(q), cut(k), cut(v), cut(g), cut(beta), tiles, None if state is None else state.to(q))
     flat = o.transpose(1, 2).flatten(0, 1)
     back = torch.empty(t + 1, dtype=torch.int64, device=q.device)
     back[place.flatten()] = torch.arange(place.numel(), device=q.device)
