@@ -62,7 +62,7 @@ def test_demonstrations_are_short_and_of_one_format(name: str) -> None:
         assert direct["content"] == worked["content"] == checked["content"] == task.answer
         assert direct["reasoning_content"] == "" and work
         assert check_too.startswith(f"{work} ; check ") and check_too.endswith(f" ok so {task.answer}"), about
-        assert len(work.split()) <= 40 and len(check_too.split()) <= 75, about
+        assert len(work.split()) <= 40 and len(check_too.split()) <= 80, about
         assert len(user["content"].split()) <= 28 and len(task.answer.split()) <= 15, about
         for text in (user["content"], check_too, task.answer):
             assert text == " ".join(text.split()) and text.isascii(), about
