@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rl.errors import UserError
 from rl.launch import find
 from rl.text import table
-from rollout.store import TRAJECTORIES, StoreError, TrajectoryReader, said
+from rollout.store import TRAJECTORIES, StoreError, TrajectoryReader, newest_rows, said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +26,7 @@ _LISTED = ["id", "step", "environment", "effort", "stop", "status", "reward", "s
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ROW_GROUP = 1024
 """Rows of a Parquet row group: a group of samples is too few to compress well and to skip by."""
-_ASKED = ("environment", "effort", "stop", "reward", "step", "oldest_version", "newest_version", "id")
+_ASKED = ("environment", "effort", "stop", "reward", "step", "attempt", "oldest_version", "newest_version")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -164,7 +164,7 @@ def _export(reader: TrajectoryReader, args: argparse.Namespace) -> int:
         raise UserError(f"{out} exists: give another path")
     count = 0
     with _written(out, args.format) as write:
-        for batch in reader.batches(_mask(reader, args)):
+        for batch in reader.batches(_mask(reader.table(_ASKED, newest=False), args)):
             write(batch)
             count += len(batch)
     if args.out != "-":
@@ -206,18 +206,16 @@ def _written(out: Path, kind: str) -> Iterator[Callable[[pa.RecordBatch], object
 
 def _chosen(reader: TrajectoryReader, args: argparse.Namespace, columns: list[str]) -> tuple[pa.Table, int]:
     """These columns of the rows that are asked for, and how many there are in all."""
-    found = reader.table(columns, newest=False)
-    return found.filter(_mask(reader, args)), found.num_rows
+    found = reader.table([*dict.fromkeys([*columns, *_ASKED])], newest=False)  # read once: it is what takes time
+    return found.filter(_mask(found, args)).select(columns), found.num_rows
 
 
-def _mask(reader: TrajectoryReader, args: argparse.Namespace) -> pa.Array:
+def _mask(seen: pa.Table, args: argparse.Namespace) -> pa.Array:
     """Which rows of all attempts are asked for."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    names = [name for name in _ASKED if name != "id"]
-    seen = reader.table(names, newest=False)
-    masks = [] if args.all_attempts else [reader.newest()]
+    masks = [] if args.all_attempts else [newest_rows(seen)]
     if args.env:
         known = [e for e in pc.unique(seen["environment"]).to_pylist() if fnmatch.fnmatchcase(e, args.env)]
         masks.append(pc.is_in(seen["environment"], value_set=pa.array(known, pa.string())))

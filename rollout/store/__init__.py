@@ -8,6 +8,14 @@ In: `Group`, with what the learner made of it. Out: the same `Group` to the bit,
 from rollout.store.journal import EpisodeJournal
 from rollout.store.rows import TRAJECTORIES
 from rollout.store.stream import StoreError
-from rollout.store.trajectories import TrajectoryReader, TrajectoryWriter, said
+from rollout.store.trajectories import TrajectoryReader, TrajectoryWriter, newest_rows, said
 
-__all__ = ["TRAJECTORIES", "EpisodeJournal", "StoreError", "TrajectoryReader", "TrajectoryWriter", "said"]
+__all__ = [
+    "TRAJECTORIES",
+    "EpisodeJournal",
+    "StoreError",
+    "TrajectoryReader",
+    "TrajectoryWriter",
+    "newest_rows",
+    "said",
+]

@@ -135,12 +135,8 @@ class TrajectoryReader:
         wanted = rows.TRAJECTORIES.names if columns is None else [*columns]
         found = self._stream.reader([*{*wanted, *_ALWAYS}]).read_all()
         if newest:
-            found = found.filter(pa.array(_newest(found)))
+            found = found.filter(newest_rows(found))
         return found.select(wanted)
-
-    def newest(self) -> pa.Array:
-        """Which rows no later attempt wrote again."""
-        return pa.array(_newest(self.table(_ALWAYS, newest=False)), pa.bool_())
 
     def batches(self, mask: pa.Array) -> Iterator[pa.RecordBatch]:
         """All columns of these of all rows, a group at once."""
@@ -162,7 +158,7 @@ class TrajectoryReader:
 
     def groups(self, newest: bool = True) -> Iterator[Group]:
         """Every group, to the bit, in the order of writing."""
-        keep = self.newest() if newest else pa.array([True] * sum(self._lengths()))
+        keep = newest_rows(self.table(_ALWAYS, newest=False)) if newest else pa.array([True] * sum(self._lengths()))
         for batch in self.batches(keep):
             yield self._group(batch)
 
@@ -298,9 +294,9 @@ def said(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return table
 
 
-def _newest(table: pa.Table) -> np.ndarray:
-    """Bool [rows]: whether no later attempt did the same step."""
+def newest_rows(table: pa.Table) -> pa.Array:
+    """Bool [rows]: whether no later attempt did the same step; a table with `step` and `attempt`."""
     steps, attempts = (table.column(c).to_numpy() for c in ("step", "attempt"))
     best = np.zeros(int(steps.max(initial=-1)) + 1, np.int64)
     np.maximum.at(best, steps, attempts)
-    return attempts == best[steps]
+    return pa.array(attempts == best[steps], pa.bool_())
