@@ -13,6 +13,7 @@ import pytest
 from forbidden import Locks, Mixed
 
 from rl import runfiles
+from rollout.store import TrajectoryReader
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = {"primer/reverse", "forbidden:Mixed"}
@@ -70,7 +71,7 @@ def test_the_audit_says_what_was_left_out_and_why(run: Path) -> None:
 
 
 def test_no_rollout_and_no_ledger_line_is_of_what_is_excluded(run: Path) -> None:
-    rolled = [row for file in sorted((run / "rollouts").iterdir()) for row in runfiles.read(file)]
+    rolled = TrajectoryReader(run).rows(["environment", "task_id"])
     assert len(rolled) == 2 * 8 * 4 and {row["environment"] for row in rolled} == KEPT
     assert not any(tagged(row["task_id"]) for row in rolled)
     planned = [line["order"]["task"] for line in runfiles.read(run / "ledger.jsonl") if "order" in line]
