@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
-from triton_cases import DEVICE, beyond, bfloat16_products, error, poisoned
+from triton_cases import DEVICE, beyond, error, poisoned, rounded_bfloat16
 
 from kernels.kda import kda_attend, kda_decode_
 from kernels.paths import ran, use
@@ -70,10 +72,11 @@ def test_bfloat16_at_the_kernels_own_size() -> None:
     bounds = [0, 40, 64]
     inputs, state = case(bounds, "mixed", kd=128, vd=128, heads=1)
     want = run("reference", inputs, bounds, state, torch.bfloat16)
-    with bfloat16_products():
+    with rounded_bfloat16():
         got = run("triton", inputs, bounds, state, torch.bfloat16)
     for name, a, b in zip(NAMES, got, want, strict=True):
-        assert error(a, b) < 1e-2, name
+        # The bias takes the sum over all tokens, whose rounding does not cancel as its terms do.
+        assert error(a, b) < (4e-2 if name == "dbias" else 1e-2), name
 
 
 @pytest.mark.parametrize("path", ["torch", "triton"])
@@ -88,7 +91,7 @@ def test_decode_is_the_recurrence_and_touches_its_own_states_alone(dtype: torch.
         pool[3] = torch.nan  # belongs to nobody here
         index = torch.tensor([4, 0, -1, 8, 7, 1], dtype=torch.int32, device=DEVICE)
         mine, theirs = pool.clone(), pool.clone()
-        with use(path), poisoned():
+        with use(path), poisoned(), rounded_bfloat16() if path == "triton" else nullcontext():
             o = kda_decode_(*(beyond(x) for x in given), mine, index)
         assert ran("kda_decode") == path
         with use("reference"):

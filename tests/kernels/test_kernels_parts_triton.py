@@ -10,7 +10,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from triton_cases import DEVICE, beyond, error, poisoned
+from triton_cases import DEVICE, beyond, error, poisoned, rounded_bfloat16
 
 from kernels.attn_res import mix_norm
 from kernels.conv import conv_silu
@@ -23,24 +23,29 @@ def draws(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(*shape, generator=g, dtype=torch.float64) for shape in shapes]
 
 
-def check(operator: str, f: Callable[..., Tensor], parts: list[Tensor]) -> None:
+LIMITS = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+
+
+def check(
+    operator: str, f: Callable[..., Tensor], parts: list[Tensor], dtypes: tuple[torch.dtype, ...] = tuple(LIMITS)
+) -> None:
     """f of the parts and all gradients: Triton against the reference in float64, of the same numbers."""
     up: list[Tensor] = []
 
     def run(path: str, given: list[Tensor]) -> list[Tensor]:
         given = [beyond(x.to(DEVICE)).requires_grad_() for x in given]
-        with use(path), poisoned():
+        with use(path), poisoned(), rounded_bfloat16():
             y = f(*given)
             assert ran(operator) == path
             if not up:
                 up.append(draws(y.shape)[0])
             return [y.detach(), *torch.autograd.grad(y, given, up[0].to(y))]
 
-    for dtype, limit in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+    for dtype in dtypes:
         rounded = [x.to(dtype) for x in parts]
         want = run("reference", [x.double() for x in rounded])
         for i, (got, exact) in enumerate(zip(run("triton", rounded), want, strict=True)):
-            assert error(got, exact) < limit, (i, dtype)
+            assert error(got, exact) < LIMITS[dtype], (i, dtype)
 
 
 @pytest.mark.parametrize("linear_beta", [25.0, None])
@@ -57,11 +62,18 @@ def test_conv(t: int) -> None:
         check("conv", conv_silu, draws((2, t + taps - 1, channels), (channels, taps)))
 
 
+def mixed(key_weight: Tensor, query: Tensor, weight: Tensor, *sources: Tensor) -> Tensor:
+    return mix_norm(list(sources), key_weight, query, weight, 1e-5)
+
+
 @pytest.mark.parametrize("sources", [1, 2, 9])
 def test_mix_norm(sources: int) -> None:
     for rows, size in ((1, 6), (5, 40), (300, 8)):
         parts = draws((size,), (1, size), (size,), *[(rows, size)] * sources)
-        check("attn_res", lambda key, query, weight, *v: mix_norm(list(v), key, query, weight, 1e-5), parts)
+        check("attn_res", mixed, parts, (torch.float32,))
+    half = torch.ones(2, 6, dtype=torch.bfloat16, device=DEVICE)
+    with use("triton"), pytest.raises(ValueError, match="not float32"):
+        mix_norm([half], half[0], half[:1], half[0], 1e-5)
 
 
 def test_nothing_in_nothing_out() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,19 +37,34 @@ def poisoned() -> Iterator[None]:
 
 
 @contextmanager
-def bfloat16_products() -> Iterator[None]:
-    """Triton 3.6's interpreter multiplies matrices of bfloat16 as if their bits were integers: here it widens them."""
+def rounded_bfloat16() -> Iterator[None]:
+    """bfloat16 as a GPU has it. Triton 3.6's interpreter cuts it off instead of rounding it to nearest even, and
+    multiplies matrices of it as if their bits were integers: here it rounds, and widens them."""
+    if torch.device(DEVICE).type == "cuda":
+        yield
+        return
     from triton import language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-    plain = InterpreterBuilder.create_dot
+    multiply, cast = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
 
     def wide(x: TensorHandle) -> TensorHandle:
         if x.dtype.scalar != tl.bfloat16:
             return x
         return TensorHandle((x.data.astype("uint32") << 16).view("float32"), tl.float32)
 
-    with patch.object(InterpreterBuilder, "create_dot", lambda self, a, b, *rest: plain(self, wide(a), wide(b), *rest)):
+    def rounding(self: InterpreterBuilder, x: TensorHandle, to: tl.dtype) -> TensorHandle:
+        if (x.dtype.scalar, to.scalar) != (tl.float32, tl.bfloat16):
+            return cast(self, x, to)
+        bits = torch.from_numpy(np.array(x.data)).bfloat16().view(torch.int16).numpy().view("uint16")
+        return TensorHandle(bits, to.scalar)
+
+    with (
+        patch.object(
+            InterpreterBuilder, "create_dot", lambda self, a, b, *rest: multiply(self, wide(a), wide(b), *rest)
+        ),
+        patch.object(InterpreterBuilder, "cast_impl", rounding),
+    ):
         yield
 
 
