@@ -32,7 +32,7 @@ _DRAW_CPU_S = 0.3
 """CPU time after which no more than the rows are drawn of a level and split."""
 _SLOW_DRAW_S = 0.5
 """A task that takes this much CPU at the median keeps a worker from its episodes."""
-_PATIENCE = 3
+_PATIENCE = 7
 """Slow draws after which the check ends."""
 _ENOUGH = 20
 """Draws from which on their variety says something."""

@@ -83,27 +83,37 @@ class LocalSandboxes:
                 await self.slots.acquire()
         except TimeoutError:
             raise SandboxUnavailable(f"no sandbox slot came free within {self._wait_s:g} s: raise max_live") from None
+        args = {
+            "task": task_id,
+            "snapshot": snapshot,
+            "limits": asdict(limits) if limits else None,
+            "hosts": list(net.hosts),
+        }
         try:
-            link = await self._linked()
-            box = f"{link.owner}.{next(link.numbers)}"
-            args = {
-                "box": box,
-                "task": task_id,
-                "snapshot": snapshot,
-                "limits": asdict(limits) if limits else None,
-                "hosts": list(net.hosts),
-            }
             try:
-                await link.call("create", args)
-            except asyncio.CancelledError:
-                link.send("close", {"box": box})  # its creation may have just succeeded
-                raise
-            except SandboxLost as error:
-                raise SandboxUnavailable(str(error)) from error
+                link, box = await self._created(args)
+            except SandboxLost:
+                if self._link is None or not self._link.closed:
+                    raise
+                link, box = await self._created(args)  # the nursery was about to end: by a new one, once
+        except SandboxLost as error:
+            self.slots.release()
+            raise SandboxUnavailable(str(error)) from error
         except BaseException:
             self.slots.release()
             raise
         return LocalSandbox(self, link, box, task_id, net)
+
+    async def _created(self, args: dict[str, Any]) -> tuple[_Link, str]:
+        """A nursery and the name of a sandbox that it has made. Raises SandboxLost if it ends meanwhile."""
+        link = await self._linked()
+        box = f"{link.owner}.{next(link.numbers)}"
+        try:
+            await link.call("create", {"box": box} | args)
+        except asyncio.CancelledError:
+            link.send("close", {"box": box})  # its creation may have just succeeded
+            raise
+        return link, box
 
     async def probe(self) -> Capabilities:
         """What this machine gives; raises SandboxUnavailable with what to mend."""
