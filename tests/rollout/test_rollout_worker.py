@@ -301,7 +301,7 @@ def test_answers_with_columns_of_different_length_are_refused() -> None:
 
 def test_a_straggler_is_cut_and_its_siblings_are_kept() -> None:
     engine = ScriptedEngine(right, delay_s=60.0)  # gives back finished samples of even seed when it is aborted
-    group = run(order(Echo, n=4, answer="a b"), engine, group_timeout_s=1.0)
+    group = run(order(Echo, n=4, answer="a b"), engine, group_timeout_s=4.0)
     assert [t.stop for t in group.trajectories] == [StopReason.DONE, StopReason.ABORTED] * 2
     assert [t.grade is not None and t.grade.valid for t in group.trajectories] == [True, False] * 2
 
