@@ -112,7 +112,7 @@ class Bench:
 
 def _short(name: str, value: Any) -> str:
     if isinstance(value, dict):
-        return "/".join(f"{k.replace('num_', '')[:6]}{v}" for k, v in value.items())
+        return "/".join(f"{str(k).replace('num_', '')[:6]}{v}" for k, v in value.items())
     return f"{name}{value}"
 
 

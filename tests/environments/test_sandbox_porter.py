@@ -65,3 +65,11 @@ def test_without_it_everything_ends_and_the_next_sandbox_has_a_new_one(place: Pl
         place.run(box, "true")
     other = place.create()
     assert place.porter() != porter and place.text(other, "echo 1") == "1\n"
+
+
+def test_a_creation_that_the_nursery_does_not_live_to_answer_is_made_by_a_new_one(place: Place) -> None:
+    place.create()
+    old = place.nursery()
+    os.kill(old, signal.SIGKILL)  # the factory hears of it while it waits for the answer
+    box = place.create()
+    assert place.nursery() != old and place.text(box, "echo 1") == "1\n"
