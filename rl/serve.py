@@ -210,12 +210,15 @@ def _vllm(args: argparse.Namespace) -> Served:
     from model.hf_chat import HFChatTokenizer
     from rollout.engine.vllm import VllmEngine
 
-    context = args.max_context or _CONTEXT
     try:
         chat = HFChatTokenizer(args.policy)
         policy = HFPolicy.load(args.policy)
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from None
+    longest = getattr(policy.config, "max_position_embeddings", None) or _CONTEXT
+    context = args.max_context or min(_CONTEXT, longest)
+    if context > longest:
+        raise UserError(f"--max-context {context}: this model has {longest} positions, give at most that")
 
     def weights() -> dict[str, Any]:
         return {name: w.numpy() for name, w in policy.named_weights()}

@@ -105,3 +105,13 @@ def test_it_serves_and_ends_when_asked_to(tmp_path: Path) -> None:
         process.wait()
     (kept,) = Shelf(tmp_path / "kept").read()
     assert kept.output_tokens == answer.json()["usage"]["completion_tokens"] and kept.grade is None
+
+
+def test_a_hugging_face_model_gets_the_context_that_it_has() -> None:
+    pytest.importorskip("vllm")
+    folder = str(ROOT / "assets" / "hf_tiny")
+    known = cli.parser().parse_args(["serve", folder, "--engine", "vllm"])
+    assert serve._vllm(known).max_context == 2048
+    known.max_context = 4096
+    with pytest.raises(UserError, match="2048 positions"):
+        serve._vllm(known)
