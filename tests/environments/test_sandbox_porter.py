@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,12 +41,26 @@ def test_what_it_forks_is_the_nurserys_child_with_the_kernels_exit_status(place:
     assert place.run(box, "sleep 60 > /dev/null 2>&1 &\nexec sleep 60 > /dev/null 2>&1", timeout=0.2).timed_out
     assert place.run(box, "kill -SEGV $$").signal == signal.SIGSEGV and place.run(box, "exit 3").code == 3
     place(box.session().run("sleep 60 &"))
-    (shell,) = (pid for pid in linux.children(place.nursery()) if comm(pid) == "bash" and children(pid) == ["sleep"])
+    (shell,) = await_shells(place, "sleep")
     assert shell != place.porter() and linux.children(place.porter()) == []
 
 
+def await_shells(place: Place, running: str) -> list[int]:
+    """The nursery's shells with this one child: a child of the shell's bears the shell's name until it has exec'ed."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < 10:
+        shells = [p for p in linux.children(place.nursery()) if comm(p) == "bash" and children(p) == [running]]
+        if shells:
+            return shells
+        time.sleep(0.01)
+    raise AssertionError({p: (comm(p), children(p)) for p in linux.children(place.nursery())})
+
+
 def comm(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return ""
 
 
 def children(pid: int) -> list[str]:
