@@ -392,7 +392,7 @@ class ClusterConfig:
 class Config:
     """A whole run."""
 
-    steps: int = 75
+    steps: int = 60
     """Optimizer steps."""
     seed: int = 0
     """Base seed: tasks, efforts and samples derive from it, never from a rank."""

@@ -94,6 +94,12 @@ def unpack(record: bytes | memoryview) -> np.ndarray:
     return out
 
 
+def token_bytes(record: bytes | memoryview) -> int:
+    """Bytes that a token's picks take when they are unpacked."""
+    size, _, layers, k = _HEAD.unpack_from(record)
+    return size * layers * k
+
+
 def _slab_tokens(shape: Sequence[int]) -> int:
     return max(1, _SLAB // max(1, shape[1] * shape[2]))
 

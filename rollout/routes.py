@@ -46,10 +46,10 @@ def _largest(routes: np.ndarray, missing: np.ndarray) -> int:
     return top
 
 
-def shape(record: bytes | memoryview) -> tuple[int, int, int]:
-    """What shape `unpack` will have."""
-    _, _, t, layers, k = _HEAD.unpack_from(record)
-    return t, layers, k
+def token_bytes(record: bytes | memoryview) -> int:
+    """Bytes that a token's routes take when they are unpacked."""
+    *_, layers, k = _HEAD.unpack_from(record)
+    return np.dtype(np.uint16).itemsize * layers * k
 
 
 def unpack(record: bytes | memoryview) -> np.ndarray:

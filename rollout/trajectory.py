@@ -108,11 +108,20 @@ class Node:
     def __getstate__(self) -> dict[str, Any]:
         """Records are packed where a node is pickled, and stay so where it arrives, in an object store and a buffer."""
         state = dict(self.__dict__)
-        for name, codec in _RECORDS.items():
-            array = state.pop(name, None)
-            if array is not None:
-                state[f"_{name}"] = np.frombuffer(codec.pack(array), np.uint8)
+        for name in _RECORDS:
+            state.pop(name, None)
+            record = self.record(name)
+            if record is not None:
+                state[f"_{name}"] = np.frombuffer(record, np.uint8)
         return state
+
+    def record(self, name: str) -> bytes | memoryview | None:
+        """routes or picks as their codec packs them; without unpacking anything in a node that was pickled."""
+        packed = self.__dict__.get(f"_{name}")
+        if packed is not None:
+            return memoryview(packed)
+        array = self.__dict__.get(name)
+        return None if array is None else _RECORDS[name].pack(array)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -96,6 +96,7 @@ TOKENS = versioned(
         pa.field("node_json", pa.string()),  # sampling, snapshot, images
     ],
 )
+_CODECS = {"routes": routed, "picks": picked}
 _COLUMNS = {"token_ids": np.int32, "logprobs": np.float32, "loss_mask": np.uint8, "versions": np.int32}
 
 
@@ -166,15 +167,16 @@ class TokenRows:
 
     def add(self, trajectory: str, attempt: int, index: int, node: Node) -> Iterator[pa.RecordBatch]:
         """Take a node; yields the batches that are full."""
-        routes, picks = node.routes, node.picks
-        token = _TOKEN_BYTES + sum(array[:1].nbytes for array in (routes, picks) if array is not None)
+        packed = {name: node.record(name) for name in _CODECS}
+        token = _TOKEN_BYTES + sum(_CODECS[name].token_bytes(r) for name, r in packed.items() if r is not None)
         size = max(1, min(_BLOCK_TOKENS, BATCH_BYTES // token))
+        arrays = {} if size >= len(node) else {name: getattr(node, name) for name in _CODECS}
         for begin in range(0, max(1, len(node)), size):
             here = slice(begin, begin + size)
             row: dict[str, Any] = {name: getattr(node, name)[here] for name in _COLUMNS}
             row |= {"trajectory": trajectory, "attempt": attempt, "node": index, "begin": begin, "role": node.role}
-            row["routes"] = None if routes is None else routed.pack(routes[here])
-            row["picks"] = None if picks is None else picked.pack(picks[here])
+            for name, codec in _CODECS.items():  # a block that is the whole node keeps the node's record
+                row[name] = codec.pack(arrays[name][here]) if arrays.get(name) is not None else packed[name]
             row["node_json"] = None if begin else node_json(node)
             self._rows.append(row)
             self._bytes += token * len(row["token_ids"])
