@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import resource
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,22 @@ def groups(draw: st.DrawFn) -> Group:
     return Group(o, out, "w", draw(st.integers(1, 3)))
 
 
+def test_a_record_that_arrived_packed_is_stored_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    routes = rng.integers(0, 896, (50, 2, 3)).astype(np.uint16)
+    picks = np.sort(rng.integers(0, 50, (50, 1, 4)).astype(np.uint32))
+    arrived = pickle.loads(pickle.dumps(replace(Node.given("tool", np.arange(50)), routes=routes, picks=picks)))
+    with monkeypatch.context() as patch:
+        for codec in (rows.routed, rows.picked):
+            patch.setattr(codec, "unpack", lambda record: pytest.fail("unpacked"))
+        gathered = rows.TokenRows()
+        assert list(gathered.add("t", 1, 0, arrived)) == []
+        batch = gathered.take()
+    assert batch.column("routes")[0].as_py() == rows.routed.pack(routes)
+    assert batch.column("picks")[0].as_py() == rows.picked.pack(picks)
+    assert rows.picked.token_bytes(rows.picked.pack(picks)) == picks[:1].nbytes
+
+
 def assert_same(a: Group, b: Group) -> None:
     assert (a.order, a.worker, a.dispatches) == (b.order, b.worker, b.dispatches)
     assert len(a.trajectories) == len(b.trajectories)
@@ -105,16 +123,16 @@ def assert_same(a: Group, b: Group) -> None:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(st.lists(groups(), min_size=1, max_size=2), st.sampled_from([20, 200, rows.BATCH_BYTES]))
+@given(st.lists(groups(), min_size=1, max_size=2), st.sampled_from([20, 200, rows.BATCH_BYTES]), st.booleans())
 def test_any_groups_come_back_to_the_bit(
-    tmp_path_factory: pytest.TempPathFactory, some: list[Group], size: int
+    tmp_path_factory: pytest.TempPathFactory, some: list[Group], size: int, from_afar: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "BATCH_BYTES", size)  # nodes are cut into blocks of one token and more
         with TrajectoryWriter(folder) as writer:
             for step, group in enumerate(some):
-                writer.append(group, step)
+                writer.append(pickle.loads(pickle.dumps(group)) if from_afar else group, step)
     reader = TrajectoryReader(folder)
     found = reader.rows(["id", "tokens", "all_tokens", "turns", "oldest_version", "newest_version", "stop", "error"])
     written = [t for group in some for t in group.trajectories]
