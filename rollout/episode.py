@@ -70,6 +70,8 @@ class Stage:
     journal: Journal | None = None
     attempt: str = ""
     """Makes the request ids of a group that is dispatched again differ from those of its lost dispatch."""
+    began: float = field(default_factory=time.time)
+    """In Unix seconds."""
     requests: set[str] = field(default_factory=set)
     """Requests that an engine is serving now; they are aborted when the group is."""
 
@@ -88,7 +90,8 @@ class Stage:
     ) -> tuple[str, list[Generation]]:
         """One engine request on behalf of the group."""
         keep = self.limits.turns > 1
-        request = GenerateRequest(f"{self.order.id}/{tag}{self.attempt}", prompt, sampling, keep, images)
+        id = f"{self.order.id}/{tag}{self.attempt}"
+        request = GenerateRequest(id, prompt, sampling, keep, images, self.began)
         self.requests.add(request.id)
         try:
             return await self.router.generate(request, prefer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -37,6 +38,9 @@ class GenerateRequest:
     keep: bool = False
     """A next turn will follow: the engine may keep the state at the end of each continuation, to extend it then."""
     images: tuple[bytes, ...] = ()
+    began: float = field(default_factory=time.time)
+    """When the episode began, in Unix seconds: where requests wait, those of the oldest episodes are served first, so
+    that an episode waits once, not before each of its turns."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ nothing, and the next turn only what is new.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from bisect import insort
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -108,7 +109,8 @@ class NativeEngine:
         self.prefixes = PrefixCache(prefix_bytes)
         self._draft_tokens = draft_tokens
         self._orders: dict[str, Order] = {}
-        self._waiting: deque[Continuation] = deque()
+        self._waiting: list[Continuation] = []
+        """Those of the oldest episodes first, then in order of arrival."""
         self._rows: list[Continuation] = []
         self._tape = Tape(max_batch)
         self._finished: list[tuple[str, list[Generation]]] = []
@@ -145,7 +147,8 @@ class NativeEngine:
         order = self._orders[request.id] = Order.of(self.policy, request)
         if self._draft_tokens:
             order.drafts = Drafts(order.prompt.tolist())
-        self._waiting.extend(Continuation(order, i, self._steps) for i in range(len(request.sampling)))
+        for i in range(len(request.sampling)):
+            insort(self._waiting, Continuation(order, i, self._steps), key=lambda s: s.order.request.began)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[str, list[Generation]]]:
@@ -233,14 +236,15 @@ class NativeEngine:
         ready = min(self.max_batch - len(self._rows), len(self._waiting))
         if ready == 0:
             return False
-        return ready * _ENOUGH >= len(self._rows) or self._steps - self._waiting[0].since > _PATIENCE
+        return ready * _ENOUGH >= len(self._rows) or self._steps - min(s.since for s in self._waiting) > _PATIENCE
 
     def _admit(self) -> None:
         """Prefill waiting prompts into the rows after the active ones; the same prompt once, then copied."""
         first = len(self._rows)
         alike: dict[bytes, list[Continuation]] = {}
-        for _ in range(min(self.max_batch - first, len(self._waiting))):
-            s = self._waiting.popleft()
+        room = self.max_batch - first
+        admitted, self._waiting = self._waiting[:room], self._waiting[room:]
+        for s in admitted:
             alike.setdefault(s.order.identity.tobytes(), []).append(s)
         groups = list(alike.values())
         leads: list[int] = []

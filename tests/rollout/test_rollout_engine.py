@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -123,6 +126,18 @@ def test_more_continuations_than_rows_are_served_in_turns() -> None:
         engine.submit(request("g", prompt, seeds=tuple(range(7)), max_tokens=9))
     for a, b in zip(drain(wide)["g"], drain(narrow)["g"], strict=True):
         same(a, b)
+
+
+def test_an_episode_waits_once_and_not_before_each_of_its_turns() -> None:
+    engine = engine_of(policy_of(), max_batch=1)
+    asked = [request(f"r{i}", p, max_tokens=3) for i, p in enumerate(prompts(5))]
+    assert all(a.began <= b.began for a, b in itertools.pairwise(asked))
+    for r in asked[:4]:
+        engine.submit(r)
+    ended = [id for _ in range(2) for id, _ in engine.step()]
+    engine.submit(replace(asked[4], id="turn2", began=asked[0].began))  # the first episode goes on
+    ended += list(drain(engine))
+    assert ended == ["r0", "turn2", "r1", "r2", "r3"]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 0.7, 1.0, 1.3])
