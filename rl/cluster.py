@@ -89,6 +89,7 @@ class Cluster:
         self.phase("starting workers")
         self.scheduler = Scheduler(self.config, self.engines, self.store, self.version, self.run, tell=self.tell)
         started.callback(self.scheduler.close)
+        self.learners.meanwhile = self.scheduler.tend
 
     def sync(self, version: int) -> dict[str, float]:
         """Push the learners' weights to every engine as `version`; returns metrics of it.

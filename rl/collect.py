@@ -31,6 +31,9 @@ _CHECK_S = 5.0
 flight then that could fail."""
 
 
+_FIRST = -1
+"""`due` of evaluation: nothing goes on until it is done."""
+
 _MAX_EMPTY_ROUNDS = 7
 """Rounds without a single signal after which a step is given up: everything is solved, or nothing can be."""
 
@@ -38,8 +41,8 @@ _MAX_EMPTY_ROUNDS = 7
 class Rollout(Protocol):
     """What the collector needs of the scheduler."""
 
-    def submit(self, orders: list[GroupOrder]) -> None:
-        """Queue orders; they are dispatched as workers have room."""
+    def submit(self, orders: list[GroupOrder], due: int = 0) -> None:
+        """Queue orders; they are dispatched as there is room, those with a smaller `due` first."""
 
     def completed(self, timeout: float) -> list[Group]:
         """Groups that finished since the last call; waits up to `timeout` seconds for the first."""
@@ -55,7 +58,8 @@ class StarvedError(UserError):
 class Collector:
     """Holds what is pending. `assess(group, step)` turns a group that finished in a step into numbers and says whether
     it has a signal; `heal` is called when nothing has finished for a while: a restarted engine may be waiting for its
-    weights. `check` is called every few seconds of waiting, and raises what must end the run.
+    weights. `check` is called every few seconds of waiting, and raises what must end the run. now: the clock, in
+    seconds.
     """
 
     def __init__(
@@ -68,9 +72,10 @@ class Collector:
         version: int = 0,
         heal: Callable[[], object] = lambda: None,
         check: Callable[[], object] = lambda: None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config, self.mixture, self.ledger, self.rollout, self.assess = config, mixture, ledger, rollout, assess
-        self.heal, self.check = heal, check
+        self.heal, self.check, self.now = heal, check, now
         a = config.algorithm
         self._rounds = a.max_sampling_rounds * a.groups_per_step
         self._ahead = a.max_staleness * a.groups_per_step
@@ -91,7 +96,7 @@ class Collector:
         signal. If none has, more rounds are drawn; raises StarvedError after _MAX_EMPTY_ROUNDS of them, and
         TimeoutError if nothing finishes within three group deadlines (dispatch, re-dispatch, margin).
         """
-        last_news = time.monotonic()
+        last_news = self.now()
         empty_rounds = 0
         while True:
             self._fill()
@@ -136,8 +141,8 @@ class Collector:
         pending = {o.id for o in orders}
         done: list[Group] = []
         gone: list[tuple[GroupOrder, str]] = []
-        self.rollout.submit(orders)
-        last_news = time.monotonic()
+        self.rollout.submit(orders, _FIRST)
+        last_news = self.now()
         while pending:
             groups, lost = self._news()
             for group in groups:
@@ -202,13 +207,13 @@ class Collector:
             refuse(order, self.config.controls.exclude_tags)
             self.ledger.dispatch(order.id)
             self.buffer.start(order, version)
-        if orders:
-            self.rollout.submit([order for order, _ in orders])
+        for due in sorted({version for _, version in orders}):
+            self.rollout.submit([order for order, version in orders if version == due], due)
 
     def _news(self) -> tuple[list[Group], list[tuple[GroupOrder, str]]]:
-        if time.monotonic() - self._checked > _CHECK_S:
+        if self.now() - self._checked > _CHECK_S:
             self.check()
-            self._checked = time.monotonic()
+            self._checked = self.now()
         return self.rollout.completed(1.0), self.rollout.lost()
 
     def _settle(self, group: Group) -> None:
@@ -234,7 +239,7 @@ class Collector:
         self.retired[reason.split(":")[0]] += 1
 
     def _watch(self, last_news: float, news: bool, pending: int) -> float:
-        now = time.monotonic()
+        now = self.now()
         if not news and now - max(last_news, self._healed) > _QUIET_S:
             self.heal()
             self._healed = now

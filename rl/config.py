@@ -96,10 +96,16 @@ class RolloutConfig:
     """Rollout worker actors."""
     episodes_per_worker: int = 512
     """Episodes that one worker runs at once; more groups wait."""
+    engine_tokens: int = 0
+    """Context (prompt and output, in tokens, as expected from what was seen of the environment at the effort) that
+    groups in flight may need of one engine; more wait, the longest first. 0: engine.max_batch x engine.max_context."""
     group_timeout_s: float = 180.0
     """Deadline of one group from its dispatch; then it is re-dispatched once, then retired."""
     min_group: int = 2
     """Valid samples below which a group carries no signal and is retired as too small."""
+    enough: int = 0
+    """Graded samples with which a group of training is complete: the others are cut then, and counted as `stop/spare`.
+    What is cut is what took longest, so lengths are biased towards short ones. 0: all."""
 
 
 TINY = (

@@ -161,7 +161,7 @@ class Run:
         metrics = self.house.learners.train(batch, state.step)
         clock.lap("learn")
         self.ledger.train([x.group.order.id for x in groups], state.step)
-        metrics |= step_metrics(self.collector.seen) | self.collector.metrics()
+        metrics |= step_metrics(self.collector.seen) | self.collector.metrics() | self.house.scheduler.stats()
         state.step += 1
         metrics |= self.house.sync(state.version)
         clock.lap("sync")

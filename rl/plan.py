@@ -30,6 +30,7 @@ from rl.config import Config
 from rl.errors import cannot
 from rl.folder_checks import check_folder
 from rl.policy_size import PolicySize, policy_size
+from rl.rollout_checks import check_rollout
 from rl.text import gigabytes, table
 
 LEARNER = 600_000_000
@@ -115,7 +116,12 @@ def plan(config: Config, cores: int, memory: int, gpus: int, room: int | None = 
     if not all(c.verdict == Verdict.PASS for c in checks):  # numbers that follow from wrong values mean nothing
         return Plan(config, [], [], [c for c in checks if c.verdict == Verdict.FAIL])
     checks += [*check_policy(config, size), *check_auxiliary(config, size), *check_sight(config)]
-    checks += [*check_algorithm(config), *check_batch(config), *check_folder(config, size, gpus)]
+    checks += [
+        *check_algorithm(config),
+        *check_batch(config),
+        *check_rollout(config),
+        *check_folder(config, size, gpus),
+    ]
     checks += [*check_efforts(config), *check_environments(config), *check_sandbox(config)]
     processes = _processes(config, size, gpus)
     checks += _fits(config, size, processes, cores, memory, gpus)

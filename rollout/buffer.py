@@ -32,7 +32,8 @@ class RolloutBuffer:
         self.version = version
         self._consumed = version * groups_per_step
         """Slots used by steps so far: a step uses groups_per_step of them, also where it trained on fewer groups."""
-        self._waiting: list[Group] = []
+        self._waiting: list[tuple[int, Group]] = []
+        """In order of arrival, each with its oldest version."""
         self._started: dict[str, int] = {}
         """Groups in flight and the version that was served when they were started."""
         self.counts: Counter[str] = Counter()
@@ -59,7 +60,7 @@ class RolloutBuffer:
         version: where the group was in flight when the run was killed, the one from which it was generated then: it is
         waited for in the step that would have waited for it.
         """
-        if order.id in self._started or any(g.order.id == order.id for g in self._waiting):
+        if order.id in self._started or any(g.order.id == order.id for _, g in self._waiting):
             raise ValueError(f"group {order.id} was already started")
         self._started[order.id] = self.version if version is None else version
 
@@ -77,7 +78,7 @@ class RolloutBuffer:
         reason = self._refusal(group)
         self.counts["accepted" if reason is None else reason.split(":")[0]] += 1
         if reason is None:
-            self._waiting.append(group)
+            self._waiting.append((oldest_version(group), group))
         return reason
 
     def ready(self, groups: int | None = None) -> bool:
@@ -90,7 +91,7 @@ class RolloutBuffer:
         n = self.groups_per_step if groups is None else groups
         if len(self._waiting) < n:
             return False
-        ages = sorted([oldest_version(g) for g in self._waiting])[n:] + list(self._started.values())
+        ages = sorted(version for version, _ in self._waiting)[n:] + list(self._started.values())
         due = [v + self.max_staleness for v in ages]
         return all(
             sum(d <= self.version + steps for d in due) <= steps * self.groups_per_step
@@ -103,10 +104,10 @@ class RolloutBuffer:
         The step's slots count as used until `advance`; nothing is started on their behalf in between.
         """
         n = self.groups_per_step if groups is None else groups
-        order = sorted(range(len(self._waiting)), key=lambda i: (oldest_version(self._waiting[i]), i))[:n]
-        batch = [self._waiting[i] for i in order]
+        order = sorted(range(len(self._waiting)), key=lambda i: (self._waiting[i][0], i))[:n]
+        batch = [self._waiting[i][1] for i in order]
         taken = set(order)
-        self._waiting = [g for i, g in enumerate(self._waiting) if i not in taken]
+        self._waiting = [pair for i, pair in enumerate(self._waiting) if i not in taken]
         self._consumed = max(self._consumed, (self.version + 1) * self.groups_per_step)
         return batch
 
@@ -128,7 +129,7 @@ class RolloutBuffer:
             "version": self.version,
             "groups_per_step": self.groups_per_step,
             "counts": dict(self.counts),
-            "waiting": [g.to_json() for g in self._waiting],
+            "waiting": [g.to_json() for _, g in self._waiting],
             "started": dict(self._started),
         }
 
@@ -144,7 +145,7 @@ class RolloutBuffer:
             )
         self.version = state["version"]
         self._consumed = self.version * self.groups_per_step
-        self._waiting = [Group.from_json(row) for row in state["waiting"]]
+        self._waiting = [(oldest_version(g), g) for g in map(Group.from_json, state["waiting"])]
         self._started = {}
         self.counts = Counter(state["counts"])
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections import Counter, deque
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +22,11 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from environments.catalogue import spec_of
+from rollout.admission import Lengths, Line
+from rollout.calls import Calls, RayCalls
 from rollout.store import EpisodeJournal
-from rollout.trajectory import Group, GroupOrder
+from rollout.trajectory import Group, GroupOrder, StopReason
 
 if TYPE_CHECKING:
     from rl.config import Config
@@ -61,6 +66,10 @@ class _Worker:
     name: str
     handle: Any
     groups: dict[str, _Held] = field(default_factory=dict)
+    """In the order of their dispatches."""
+    episodes: int = 0
+    boxes: int = 0
+    """Episodes that may have a sandbox each."""
     ping: Any = None
     heard: float = 0.0
     """When it last answered."""
@@ -68,20 +77,21 @@ class _Worker:
     life: dict[str, Any] = field(default_factory=dict)
     """Its last answer."""
 
-    @property
-    def episodes(self) -> int:
-        return sum(len(h.order.seeds) for h in self.groups.values())
-
 
 @dataclass(eq=False)
 class _Held:
     """One order on its way."""
 
     order: GroupOrder
+    due: int
+    boxed: bool
+    """Whether its episodes need sandboxes."""
+    tokens: float = 0.0
+    """Expected context of its samples, while it is with a worker."""
     dispatches: int = 0
     losses: int = 0
     late: int = 0
-    ref: Any = None
+    answer: Future[Any] | None = None
     since: float = 0.0
     avoid: str = ""
     """The worker that lost it or was late with it; another one is preferred."""
@@ -93,8 +103,11 @@ class Scheduler:
     engines: name -> actor handle. store: folder for sandbox snapshots and episode journals. run: whose journals they
     are, where runs share a store. version: the weight version at which this driver starts; turns that a lost future
     left in the run's journal are dropped. spawn(name, index): makes a worker actor (default: a `RolloutWorker` on this
-    cluster). tell(event): hears of worker_lost, redispatched, retired and stalled as they happen. Use from one thread;
-    `close` kills the workers.
+    cluster). tell(event): hears of worker_lost, redispatched, retired and stalled as they happen. calls: how workers
+    are asked (default: by Ray). Use from one thread; `close` kills the workers.
+
+    Orders wait in a `Line` until there is room for all that they need: context in the engines that are up, episodes
+    and sandboxes of one worker that answers.
     """
 
     def __init__(
@@ -106,29 +119,44 @@ class Scheduler:
         run: str = "run",
         spawn: Callable[[str, int], Any] | None = None,
         tell: Callable[[dict[str, Any]], object] = lambda event: None,
+        calls: Calls | None = None,
     ) -> None:
         self.config, self.engines, self._tell = config, dict(engines), tell
         self._store, self._run = None if store is None else str(store), run
         if self._store is not None:
             EpisodeJournal(self._store, run).prune(version)
         self._spawn = spawn or self._default_spawn
-        self._queue: deque[_Held] = deque()
+        self._calls: Calls = calls or RayCalls()
+        engine = config.engine
+        self._engine_tokens = config.rollout.engine_tokens or engine.max_batch * engine.max_context
+        self._tokens = 0.0
+        """Expected context of all groups that are with workers."""
+        self._lengths = Lengths(engine.max_context)
+        self._line = Line()
+        self._blocked: set[str] = set()
+        """What the first in line found no room in."""
+        self._looked = self._calls.now()
         self._workers = [self._start(f"worker{i}", i) for i in range(config.rollout.workers)]
+        self._done: list[Group] = []
         self._lost: list[tuple[GroupOrder, str]] = []
         self._suspects: set[str] | None = None
         """Environments that every lost worker was running; None before the first loss."""
         self._known: set[str] = set()
-        self._progress = time.monotonic()
+        self._progress = self._calls.now()
         self._warned = self._progress
         self.counts: Counter[str] = Counter()
 
-    def submit(self, orders: Iterable[GroupOrder]) -> None:
-        """Queue orders; they are dispatched as workers have room. Raises ValueError for an order that is already in."""
+    def submit(self, orders: Iterable[GroupOrder], due: int = 0) -> None:
+        """Queue orders; they are dispatched as there is room: smaller `due` first, then the longest.
+
+        Raises ValueError for an order that is already in, or whose environment is unknown.
+        """
         for order in orders:
             if order.id in self._known:
                 raise ValueError(f"group {order.id} is already queued or running")
+            held = _Held(order, due, spec_of(order.task.environment).needs_sandbox)
             self._known.add(order.id)
-            self._queue.append(_Held(order))
+            self._line.put(held, held.boxed, due, self._lengths.expect(order))
             self.counts["submitted"] += 1
         self._dispatch()
 
@@ -138,13 +166,19 @@ class Scheduler:
         Deadlines, deaths and the watchdog are attended to here. Raises RolloutError if workers keep dying, and whatever
         a worker raised that is not its own loss: such an error is in the configuration or in the code.
         """
-        end = time.monotonic() + timeout
+        end = self._calls.now() + timeout
         while True:
-            self._dispatch()
-            done = self._collect(max(0.0, min(0.5, end - time.monotonic())))
-            self._attend()
-            if done or self._lost or not self._known or time.monotonic() >= end:
+            self.tend(0.0 if self._done else max(0.0, min(0.5, end - self._calls.now())))
+            if self._done or self._lost or not self._known or self._calls.now() >= end:
+                done, self._done = self._done, []
                 return done
+
+    def tend(self, timeout: float = 0.0) -> None:
+        """Dispatch, hear, attend: what `completed` does, for a caller that waits for something else meanwhile. What
+        finishes is kept for `completed`; raises as it does."""
+        self._dispatch()
+        self._done += self._collect(timeout)
+        self._attend()
 
     def lost(self) -> list[tuple[GroupOrder, str]]:
         """Orders that were given up since the last call, with the reason."""
@@ -157,11 +191,17 @@ class Scheduler:
         return len(self._known)
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start and the present load, as metrics `rollout/<name>`."""
+        """Counters since the start and the present load, as metrics `rollout/<name>`.
+
+        blocked_<what>_s: seconds in which orders waited for want of it; samples_spare, samples_cut: samples that were
+        ended because enough of their group were graded, or at its deadline; tokens: the expected context in flight.
+        """
         now = {
-            "queued": len(self._queue),
+            "queued": len(self._line),
             "running_groups": sum(len(w.groups) for w in self._workers),
             "running_episodes": sum(w.episodes for w in self._workers),
+            "running_sandboxed": sum(w.boxes for w in self._workers),
+            "tokens": self._tokens,
             "workers": len(self._workers),
         }
         counts = dict.fromkeys(("submitted", "dispatched", "finished", "redispatched", "retired", "worker_lost"), 0)
@@ -181,8 +221,10 @@ class Scheduler:
 
     def who_holds_what(self) -> str:
         """Text for a person: which worker holds which groups for how long, and what waits."""
-        now = time.monotonic()
-        lines = [f"{len(self._queue)} groups queued, {len(self._known) - len(self._queue)} running"]
+        now = self._calls.now()
+        lines = [f"{len(self._line)} groups queued, {len(self._known) - len(self._line)} running"]
+        if self._blocked:
+            lines[0] += f"; no room in {', '.join(sorted(self._blocked))}"
         for w in self._workers:
             ago = max(0.0, now - w.heard)
             lines.append(f"{w.name}: heard {ago:.0f} s ago, {w.episodes} episodes, at engines {w.life.get('engines')}")
@@ -195,7 +237,7 @@ class Scheduler:
     def close(self) -> None:
         """Kill the workers. What they held is not reported any more."""
         for w in self._workers:
-            ray.kill(w.handle)
+            self._calls.kill(w.handle)
         self._workers = []
 
     def _default_spawn(self, name: str, index: int) -> Any:
@@ -208,82 +250,116 @@ class Scheduler:
         return options.remote(self.config, self.engines, name, index, self._store, self._run)
 
     def _start(self, name: str, index: int) -> _Worker:
-        now = time.monotonic()
+        now = self._calls.now()
         # A new process imports first: its time until it counts as silent begins later.
         return _Worker(name, self._spawn(name, index), heard=now + _SILENT_S, asked=now - _PING_S)
 
     def _dispatch(self) -> None:
-        room = self.config.rollout.episodes_per_worker
-        while self._queue:
-            held = self._queue[0]
-            need = len(held.order.seeds)
-            # A worker that has not answered yet is still starting, and a group's deadline runs from its dispatch.
-            # A group larger than a worker's room gets a worker of its own.
-            now = time.monotonic()
-            free = [w for w in self._workers if w.life and (w.episodes + need <= room or not w.groups)]
-            free = [w for w in free if w.ping is None or now - w.asked < _LATE_S]
-            if not free:
+        now = self._calls.now()
+        for what in self._blocked:
+            self.counts[f"blocked_{what}_s"] += now - self._looked  # type: ignore[assignment]
+        self._looked, self._blocked = now, set()
+        while (held := self._line.first()) is not None:
+            place = self._place(held, now)
+            if place == "sandboxes":
+                self._blocked.add(place)
+                if (held := self._line.first(boxed=False)) is None:
+                    return
+                place = self._place(held, now)
+            if isinstance(place, str):
+                self._blocked.add(place)
                 return
-            self._queue.popleft()
-            worker = min(free, key=lambda w: (w.name == held.avoid, w.episodes))
-            held.dispatches += 1
-            held.since = time.monotonic()
-            held.ref = worker.handle.run_group.remote(held.order, held.dispatches)
-            worker.groups[held.order.id] = held
-            self.counts["dispatched"] += 1
+            self._line.pop(held.boxed)
+            self._hold(place, held)
+
+    def _place(self, held: _Held, now: float) -> _Worker | str:
+        """The worker with most room for a group, or what there is no room in.
+
+        A worker that has not answered yet is still starting, and a group's deadline runs from its dispatch. A group
+        larger than all room gets it to itself.
+        """
+        need, c = len(held.order.seeds), self.config
+        free = [w for w in self._workers if w.life and (w.ping is None or now - w.asked < _LATE_S)]
+        if not free:
+            return "workers"
+        down = {name for w in free for name in w.life.get("down", ())}
+        held.tokens = need * self._lengths.expect(held.order)
+        if self._tokens and self._tokens + held.tokens > self._engine_tokens * (len(self.engines) - len(down)):
+            return "tokens"
+        free = [w for w in free if w.episodes + need <= c.rollout.episodes_per_worker or not w.groups]
+        if not free:
+            return "episodes"
+        if held.boxed:
+            free = [w for w in free if w.boxes + need <= c.sandbox.max_live or not w.boxes]
+            if not free:
+                return "sandboxes"
+        return min(free, key=lambda w: (w.name == held.avoid, w.episodes))
+
+    def _hold(self, worker: _Worker, held: _Held) -> None:
+        held.dispatches += 1
+        held.since = self._calls.now()
+        held.answer = self._calls.ask(worker.handle.run_group, held.order, held.dispatches, about=(worker, held))
+        worker.groups[held.order.id] = held
+        n = len(held.order.seeds)
+        worker.episodes, worker.boxes = worker.episodes + n, worker.boxes + n * held.boxed
+        self._tokens += held.tokens
+        self.counts["dispatched"] += 1
+
+    def _release(self, worker: _Worker, held: _Held) -> None:
+        """The group is not with the worker any more, and what it held is free."""
+        del worker.groups[held.order.id]
+        n = len(held.order.seeds)
+        worker.episodes, worker.boxes = worker.episodes - n, worker.boxes - n * held.boxed
+        self._tokens = self._tokens - held.tokens if any(w.groups for w in self._workers) else 0.0
+        held.answer = None
 
     def _collect(self, timeout: float) -> list[Group]:
-        by_ref = {h.ref: (w, h) for w in self._workers for h in w.groups.values()}
-        pings = {w.ping: w for w in self._workers if w.ping is not None}
-        refs = [*by_ref, *pings]
-        if not refs:
-            return []
-        ready, _ = ray.wait(refs, num_returns=1, timeout=timeout)
-        if ready:
-            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
         done: list[Group] = []
-        for ref in ready:
-            if ref in pings:
-                self._hear(pings[ref])
+        for (worker, held), answer in self._calls.answers(timeout):
+            if held is None:
+                self._hear(worker, answer)
                 continue
-            worker, held = by_ref[ref]
-            if worker.groups.get(held.order.id) is not held or held.ref is not ref:
-                continue  # its worker was found dead a moment ago: the group is queued again
+            if held.answer is not answer:
+                continue  # its worker was found dead, or its deadline had passed: the group is queued again
             try:
-                group = ray.get(ref)
+                group: Group = answer.result()
             except _GONE as e:
                 self._replace(worker, str(e))
                 continue
-            del worker.groups[held.order.id]
+            self._release(worker, held)
             self._known.discard(held.order.id)
+            self._lengths.observe(group)
             self.counts["finished"] += 1
-            self._progress = time.monotonic()
+            stops = Counter(t.stop for t in group.trajectories)
+            self.counts["samples_spare"] += stops[StopReason.SPARE]
+            self.counts["samples_cut"] += stops[StopReason.ABORTED]
+            self._progress = self._calls.now()
             done.append(group)
         return done
 
-    def _hear(self, worker: _Worker) -> None:
-        ref, worker.ping = worker.ping, None
+    def _hear(self, worker: _Worker, answer: Future[Any]) -> None:
+        worker.ping = None
         if worker not in self._workers:
             return
         try:
-            worker.life = ray.get(ref)
-            worker.heard = time.monotonic()
+            worker.life = answer.result()
+            worker.heard = self._calls.now()
         except _GONE as e:
             self._replace(worker, str(e))
 
     def _attend(self) -> None:
         """Ask for signs of life, replace the silent, look at deadlines, and speak up when nothing moves."""
-        now = time.monotonic()
+        now = self._calls.now()
         for w in list(self._workers):
             if now - w.heard > _SILENT_S and w.ping is not None and now - w.asked > _SILENT_S:
                 self._replace(w, f"no answer for {now - w.heard:.0f} s")
             elif w.ping is None and now - w.asked >= _PING_S:
-                w.asked, w.ping = now, w.handle.ping.remote()
+                w.asked, w.ping = now, self._calls.ask(w.handle.ping, about=(w, None))
         limit = self.config.rollout.group_timeout_s
         for w in self._workers:
-            for held in [h for h in w.groups.values() if now - h.since > limit]:
-                del w.groups[held.order.id]
-                w.handle.abort.remote(held.order.id)
+            for held in list(takewhile(lambda h: now - h.since > limit, w.groups.values())):
+                self._release(w, held)
+                self._calls.tell(w.handle.abort, held.order.id)
                 held.late += 1
                 if held.late >= _MAX_DISPATCHES_LATE:
                     self._retire(held, f"deadline: {held.late} dispatches of {limit:.0f} s, last on {w.name}")
@@ -297,7 +373,7 @@ class Scheduler:
 
     def _replace(self, worker: _Worker, reason: str) -> None:
         """A worker is gone: put its groups back into the queue and start another worker in its place."""
-        ray.kill(worker.handle)
+        self._calls.kill(worker.handle)
         self.counts["worker_lost"] += 1
         self._event("worker_lost", worker=worker.name, groups=sorted(worker.groups), reason=reason)
         held_here = {held.order.task.environment for held in worker.groups.values()}
@@ -309,17 +385,17 @@ class Scheduler:
         at = self._workers.index(worker)
         base, _, life = worker.name.partition(".")
         self._workers[at] = self._start(f"{base}.{int(life or 0) + 1}", at)
-        for held in reversed(list(worker.groups.values())):
+        for held in list(worker.groups.values()):
+            self._release(worker, held)
             held.losses += 1
             if held.losses >= _MAX_LOSSES:
                 self._retire(held, f"quarantined: it lost {held.losses} workers, the last one {worker.name}")
             else:
                 self._again(held, worker, f"worker lost: {reason}")
-        worker.groups = {}
 
     def _again(self, held: _Held, worker: _Worker, reason: str) -> None:
-        held.avoid, held.ref = worker.name, None
-        self._queue.appendleft(held)
+        held.avoid = worker.name
+        self._line.put(held, held.boxed, -math.inf, self._lengths.expect(held.order))
         self.counts["redispatched"] += 1
         self._event("redispatched", group=held.order.id, worker=worker.name, reason=reason)
 
@@ -328,7 +404,7 @@ class Scheduler:
         self._lost.append((held.order, reason))
         self.counts["retired"] += 1
         self.counts[f"retired_{reason.split(':')[0]}"] += 1
-        self._progress = time.monotonic()
+        self._progress = self._calls.now()
         self._event("retired", group=held.order.id, reason=reason)
 
     def _event(self, kind: str, **fields: Any) -> None:

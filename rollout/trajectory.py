@@ -35,6 +35,8 @@ class StopReason(StrEnum):
     """The wall-time limit was reached; graded on the state it left."""
     ABORTED = "aborted"
     """The run asked for it to stop; not graded, not trained."""
+    SPARE = "spare"
+    """Enough samples of its group were graded before it (`rollout.enough`): cut, not graded, not trained."""
     ERROR = "error"
     """Sandbox, engine or environment failed: the grade is masked."""
 

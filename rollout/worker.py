@@ -17,7 +17,7 @@ from rollout.engine.base import Generation
 from rollout.engine.router import EngineRouter
 from rollout.episode import Episode, Stage
 from rollout.store import EpisodeJournal
-from rollout.trajectory import Group, GroupOrder, Trajectory
+from rollout.trajectory import Group, GroupOrder, StopReason, Trajectory
 
 if TYPE_CHECKING:
     from rl.config import Config
@@ -65,18 +65,29 @@ class RolloutWorker:
         stage = self._stage(order, f"@{self.name}.{os.getpid()}.{self._attempts}")
         prompt = self._chat.render_prompt(list(order.task.prompt), stage.tools, str(order.effort))
         episodes = [Episode(stage, i, prompt) for i in range(len(order.seeds))]
-        opening = asyncio.ensure_future(self._open(stage, prompt, [e for e in episodes if not e.resumed]))
-        tasks = [asyncio.ensure_future(e.play(None if e.resumed else _of(opening, e))) for e in episodes]
+        enough = self.config.rollout.enough if order.purpose == "train" else 0
+        begun = [e for e in episodes if not e.resumed]
+        if 0 < enough < len(episodes):
+            # None waits for the first turns of all: each asks for its own, of one engine, which keeps their prompt.
+            home = self._router.lightest()
+            for e in begun:
+                e.engine = home
+            begun = []
+        opening = asyncio.ensure_future(self._open(stage, prompt, begun))
+        tasks = [asyncio.ensure_future(e.play(_of(opening, e) if e in begun else None)) for e in episodes]
         held = (time.monotonic(), stage, tasks)
         self._groups[order.id] = held
         try:
-            await asyncio.wait(tasks, timeout=_SOFT_SHARE * self.config.rollout.group_timeout_s)
+            complete = await self._played(tasks, enough)
             if not all(t.done() for t in tasks):
-                self.counts["groups_cut"] += 1
-                await self._cut(stage, tasks)
+                self.counts["groups_enough" if complete else "groups_cut"] += 1
+                await self._cut(stage, tasks, at_once=complete)
             for t in tasks:
                 if t.done() and not t.cancelled():
                     t.result()  # a fault of this code is raised, not hidden in a masked sample
+            for e in episodes:
+                if complete and e.trajectory.stop is StopReason.ABORTED:
+                    e.trajectory.stop = StopReason.SPARE
             self.counts["groups"] += 1
             return Group(order, [e.trajectory for e in episodes], self.name, dispatch)
         finally:
@@ -97,13 +108,15 @@ class RolloutWorker:
         return True
 
     async def ping(self) -> dict[str, Any]:
-        """A sign of life, and what is held: process id, groups with their age (s), episodes, engine load, counts."""
+        """A sign of life, and what is held: process id, groups with their age (s), episodes, load of the engines and
+        which of them are down, counts."""
         now = time.monotonic()
         return {
             "pid": os.getpid(),
             "groups": {id: round(now - begin, 1) for id, (begin, _, _) in self._groups.items()},
             "episodes": sum(not t.done() for _, _, tasks in self._groups.values() for t in tasks),
             "engines": self._router.outstanding(),
+            "down": self._router.down(),
             "counts": dict(self.counts + self._router.counts),
         }
 
@@ -142,13 +155,28 @@ class RolloutWorker:
             e.seconds["generate"] += time.monotonic() - begin
         return {e: (engine, g) for e, g in zip(episodes, generations, strict=True)}
 
-    async def _cut(self, stage: Stage, tasks: list[asyncio.Task[Trajectory]]) -> None:
-        """Have the engines give back what they sampled, then cancel what still acts."""
+    async def _played(self, tasks: list[asyncio.Task[Trajectory]], enough: int) -> bool:
+        """Wait for the episodes, at most until they are late; True as soon as `enough` (not 0) have a valid grade."""
+        end = time.monotonic() + _SOFT_SHARE * self.config.rollout.group_timeout_s
+        when, open_ = asyncio.FIRST_COMPLETED if enough else asyncio.ALL_COMPLETED, set(tasks)
+        graded = 0
+        while open_ and (left := end - time.monotonic()) > 0:
+            done, open_ = await asyncio.wait(open_, timeout=left, return_when=when)
+            graded += sum(not t.cancelled() and (g := t.result().grade) is not None and g.valid for t in done)
+            if enough and graded >= enough:
+                return True
+        return False
+
+    async def _cut(self, stage: Stage, tasks: list[asyncio.Task[Trajectory]], at_once: bool = False) -> None:
+        """Have the engines give back what they sampled, then cancel what still acts; at_once: nothing is wanted of it,
+        so do both together."""
         grace = _GRACE_SHARE * self.config.rollout.group_timeout_s
-        await asyncio.wait(
-            [asyncio.ensure_future(self._router.abort(r)) for r in stage.requests] or tasks, timeout=grace
-        )
-        await asyncio.wait(tasks, timeout=grace)
+        aborts = [asyncio.ensure_future(self._router.abort(r)) for r in stage.requests]
+        for t in tasks if at_once else ():
+            t.cancel()
+        await asyncio.wait(aborts or tasks, timeout=grace)
+        if not at_once:
+            await asyncio.wait(tasks, timeout=grace)
         for t in tasks:
             t.cancel()
         await asyncio.wait(tasks, timeout=grace)

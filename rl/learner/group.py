@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ GRACE_S = 5.0
 """After the first error the other ranks have this long to report theirs: the peers of a dead rank often fail first."""
 START_S = 300.0
 """Deadline of starting the processes: imports of torch and DeepSpeed on a busy machine, not a collective."""
+
+MEANWHILE_S = 0.2
+"""Pause between two calls of `LearnerGroup.meanwhile`: engines that have room wait no longer than this."""
 
 
 class LearnerError(RuntimeError):
@@ -59,6 +62,8 @@ class LearnerGroup:
         variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         make: Any = ray.remote(_Actor).options(num_cpus=0, max_restarts=0, runtime_env={"env_vars": variables})
         self.actors: list[Any] = [make.remote(config, rank) for rank in range(config.learner.ranks)]
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called a few times a second while learners are waited for: the rollout goes on."""
         self._ready = False
         self._share = False
         """Whether the policy computes a prompt that rows share once; known when the ranks are set up."""
@@ -146,7 +151,8 @@ class LearnerGroup:
         results: dict[int, Any] = {}
         errors: dict[int, Exception] = {}
         while waiting and (left := deadline - time.monotonic()) > 0:
-            done, waiting = ray.wait(waiting, timeout=left)
+            done, waiting = ray.wait(waiting, timeout=min(left, MEANWHILE_S))
+            self.meanwhile()
             for ref in done:
                 try:
                     results[refs.index(ref)] = ray.get(ref)

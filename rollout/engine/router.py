@@ -84,15 +84,24 @@ class EngineRouter:
         """Sequences that each engine is generating for this worker."""
         return dict(self._outstanding)
 
+    def down(self) -> list[str]:
+        """Engines that were lost or have no weights, and are left alone for the moment."""
+        now = time.monotonic()
+        return [name for name, until in self._down.items() if until > now]
+
+    def lightest(self) -> str | None:
+        """The usable engine with the least outstanding sequences; None if none is usable."""
+        down = self.down()
+        up = [name for name in self._engines if name not in down]
+        return min(up, key=self._outstanding.__getitem__) if up else None
+
     async def _choose(self, prefer: str | None, request_id: str, deadline: float) -> str:
         while True:
-            now = time.monotonic()
-            up = [name for name in self._engines if self._down.get(name, 0.0) <= now]
-            if prefer in up:
+            if prefer in self._engines and prefer not in self.down():
                 return prefer
-            if up:
-                return min(up, key=self._outstanding.__getitem__)
-            if now >= deadline:
+            if lightest := self.lightest():
+                return lightest
+            if time.monotonic() >= deadline:
                 names = ", ".join(sorted(self._engines))
                 raise EngineError(f"request {request_id}: no engine of {names} usable for {self._timeout_s:.0f} s")
             await asyncio.sleep(_POLL_S)

@@ -53,7 +53,7 @@ class PlayedScheduler:
         self.rng = random.Random()
         self.orderly = False
 
-    def submit(self, orders: list[GroupOrder]) -> None:
+    def submit(self, orders: list[GroupOrder], due: int = 0) -> None:
         self.queue += orders
 
     def completed(self, timeout: float) -> list[Group]:

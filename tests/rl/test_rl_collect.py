@@ -37,7 +37,7 @@ class SimulatedRollout:
         self.running: list[tuple[int, int, GroupOrder]] = []
         self.gone: list[tuple[GroupOrder, str]] = []
 
-    def submit(self, orders: list[GroupOrder]) -> None:
+    def submit(self, orders: list[GroupOrder], due: int = 0) -> None:
         self.queue += orders
 
     def completed(self, timeout: float) -> list[Group]:

@@ -90,7 +90,7 @@ def test_no_order_that_is_excluded_reaches_workers_however_it_was_planned(tmp_pa
     from rl.ledger import Ledger
 
     class Nobody:
-        def submit(self, orders):
+        def submit(self, orders, due=0):
             raise AssertionError("it was submitted")
 
     mixture = Mixture(Config(), [Dangerous()])  # a mixture that knows nothing of the controls

@@ -115,8 +115,24 @@ def _bare():
     from rl.learner.group import LearnerGroup
 
     made = LearnerGroup.__new__(LearnerGroup)
-    made.actors = []
+    made.actors, made.meanwhile = [], lambda: None
     return made
+
+
+def test_the_rollout_is_tended_while_learners_work(tmp_path: Path):
+    import ray
+
+    mark = tmp_path / "the fourth look"
+
+    @ray.remote(num_cpus=0, max_retries=0)
+    def work() -> int:
+        while not mark.exists():
+            time.sleep(0.05)
+        return 1
+
+    group, looks = _bare(), []
+    group.meanwhile = lambda: looks.append(mark.touch() if len(looks) == 3 else None)
+    assert group._gather([work.remote()], "step", 60) == [1] and len(looks) >= 4
 
 
 def test_a_rank_that_dies_between_two_calls_is_noticed():

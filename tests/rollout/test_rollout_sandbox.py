@@ -15,9 +15,10 @@ from worlds import Files, Handle, ScriptedEngine, call, files_script, order, say
 
 from environments.sandbox.api import SandboxUnavailable
 from environments.sandbox.local import LocalSandboxes
-from environments.task import Limits
+from environments.task import Limits, Message
 from rewards.grade import GradeStatus
 from rl.config import Config
+from rollout.episode import turn_seed
 from rollout.scheduler import Scheduler
 from rollout.store import EpisodeJournal
 from rollout.trajectory import Group, GroupOrder, StopReason
@@ -43,6 +44,18 @@ def run(o: GroupOrder, engine: ScriptedEngine, store: Path, name: str = "run") -
             await sandboxes.close()
 
     return asyncio.run(go())
+
+
+def test_a_dropped_sample_gives_its_sandbox_back_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(turn: int, seed: int) -> Message:
+        return say("", call("sh", {"cmd": "sleep 100"})) if seed == turn_seed(102, 1) else files_script(turn, seed)
+
+    two = config()
+    two.rollout.enough = 2
+    monkeypatch.setattr(f"{__name__}.config", lambda: two)
+    group = run(order(Files, n=3, answer="0"), ScriptedEngine(script), tmp_path)
+    assert [t.stop for t in group.trajectories] == [StopReason.DONE] * 2 + [StopReason.SPARE]
+    assert not list((tmp_path / "episodes").rglob("*.*"))
 
 
 def test_files_persist_over_turns_and_the_verdict_sees_the_frozen_ones(tmp_path: Path) -> None:

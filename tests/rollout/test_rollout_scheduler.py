@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import ray
-from worlds import Deadly, Echo, Looking, ScriptedEngine, order, right
+from worlds import Deadly, Echo, Files, Looking, ScriptedEngine, order, right
 
 from rl.config import Config
 from rollout import scheduler as module
@@ -255,8 +255,10 @@ def test_errors_of_the_configuration_are_raised(make: Make) -> None:
     s = make(1)
     bad = order(id="bad")
     object.__setattr__(bad.task, "environment", "worlds/nothing")
-    s.submit([bad])
     with pytest.raises(ValueError, match="unknown environment"):
+        s.submit([bad])
+    s.submit([order(Files, id="no store")])
+    with pytest.raises(ValueError, match="needs a sandbox, and this worker has no folder"):
         settle(s)
 
 

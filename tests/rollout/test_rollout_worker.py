@@ -16,6 +16,7 @@ from worlds import Blocking, Broken, Echo, Handle, Looking, ScriptedEngine, call
 from environments.task import Limits
 from rewards.efforts import Effort
 from rewards.grade import GradeStatus
+from rl.batch import trainable
 from rl.config import Config
 from rollout.engine import router
 from rollout.episode import turn_seed
@@ -35,6 +36,7 @@ def config(**rollout: Any) -> Config:
     c.engine.request_timeout_s = rollout.pop("request_timeout_s", 5.0)
     c.engine.max_context = rollout.pop("max_context", 8192)
     c.rollout.group_timeout_s = rollout.pop("group_timeout_s", 20.0)
+    c.rollout.enough = rollout.pop("enough", 0)
     return c
 
 
@@ -304,6 +306,42 @@ def test_a_straggler_is_cut_and_its_siblings_are_kept() -> None:
     group = run(order(Echo, n=4, answer="a b"), engine, group_timeout_s=4.0)
     assert [t.stop for t in group.trajectories] == [StopReason.DONE, StopReason.ABORTED] * 2
     assert [t.grade is not None and t.grade.valid for t in group.trajectories] == [True, False] * 2
+
+
+def with_straggler(request: Any) -> Any:
+    """A fault: the sample of seed 103 takes for ever."""
+    return asyncio.sleep(60) if any(s.seed == 103 for s in request.sampling) else None
+
+
+@pytest.mark.parametrize("env", [Echo, Looking])
+def test_a_group_is_complete_when_enough_are_graded_and_says_what_it_dropped(env: type[Echo]) -> None:
+    engine = ScriptedEngine(right, with_straggler)
+    group = run(order(env, n=4), engine, enough=3, group_timeout_s=40.0)
+    assert [t.stop for t in group.trajectories] == [StopReason.DONE] * 3 + [StopReason.SPARE]
+    assert [t.grade is not None and t.grade.valid for t in group.trajectories] == [True] * 3 + [False]
+    assert not trainable(group.trajectories[3]) and engine.aborted, "the engine was told to stop"
+    assert len(engine.asked) == 4 and {len(r.sampling) for r in engine.asked} == {1}
+
+
+def test_a_sample_without_a_valid_grade_does_not_count_towards_enough() -> None:
+    group = run(order(Broken, n=4, answer="grade"), ScriptedEngine(right), enough=2)
+    assert [t.stop for t in group.trajectories] == [StopReason.DONE] * 4
+    assert {t.grade.status for t in group.trajectories if t.grade} == {GradeStatus.GRADER_ERROR}
+
+
+def test_evaluation_waits_for_all_samples_and_by_default_training_does() -> None:
+    slow = lambda r: asyncio.sleep(0.5) if any(s.seed == 101 for s in r.sampling) else None
+    for purpose, enough, asked in (("eval", 1, 1), ("train", 0, 1), ("train", 4, 1), ("train", 2, 4)):
+        engine = ScriptedEngine(right, slow)
+        group = run(order(n=4, purpose=purpose), engine, enough=enough)
+        spare = sum(t.stop is StopReason.SPARE for t in group.trajectories)
+        assert len(engine.asked) == asked and (spare >= 1) == (asked == 4), (purpose, enough)
+
+
+def test_samples_that_ask_by_themselves_ask_one_engine() -> None:
+    engines = [ScriptedEngine(right, with_straggler) for _ in range(3)]
+    run(order(n=4), *engines, enough=3)
+    assert sorted(len(e.asked) for e in engines) == [0, 0, 4], "its states of their prompt are there"
 
 
 def test_an_aborted_group_comes_back_ungraded() -> None:
