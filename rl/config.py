@@ -398,7 +398,7 @@ class ClusterConfig:
 class Config:
     """A whole run."""
 
-    steps: int = 60
+    steps: int = 50
     """Optimizer steps."""
     seed: int = 0
     """Base seed: tasks, efforts and samples derive from it, never from a rank."""
