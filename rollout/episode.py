@@ -124,6 +124,8 @@ class Episode:
         self.conversation: list[Message] = self.trajectory.conversation
         self.seconds = {"generate": 0.0, "environment": 0.0, "grade": 0.0}
         self.sandbox: Sandbox | None = None
+        self._opening: asyncio.Task[None] | None = None
+        """What opens the sandbox, from the episode's beginning on."""
         self.engine: str | None = None
         self._routes: list[np.ndarray | None] = []
         """Per node, uint16 [T, L, K]: filled in as engines report them, written into the nodes at the end."""
@@ -158,6 +160,8 @@ class Episode:
     async def play(self, opening: Awaitable[tuple[str, Generation]] | None) -> Trajectory:
         """Run to the end; `opening` gives the first turn, sampled for the whole group at once (None: generate here)."""
         t = self.trajectory
+        if self.stage.sandboxes is not None:
+            self._opening = asyncio.create_task(self._open(self.stage.sandboxes))  # while the first turn is sampled
         try:
             t.stop = await self._turns(None if opening is None else await opening)
             if t.stop.truncated:  # cut off in the middle of its output: it failed, whatever can be read from the rest
@@ -260,17 +264,20 @@ class Episode:
         return None
 
     async def _enter(self) -> Sandbox | None:
-        """The sandbox, opened before the first action: prepared by the environment, or on the last turn's snapshot."""
-        factory, task = self.stage.sandboxes, self.stage.order.task
-        if factory is not None and self.sandbox is None:
-            snapshot = next((s for s in reversed(self._snapshots) if s), None)
-            self.sandbox = await factory.create(task.id, snapshot)
-            begin = time.monotonic()
-            env = self.stage.env
-            ready = env.start if snapshot is None else env.on_restore
-            await aside(env.id, partial(ready, task), self.sandbox, task.limits.seconds)
-            self.seconds["environment"] += time.monotonic() - begin
+        """The sandbox, as soon as it is open; None where the environment needs none. Raises what opening it raised."""
+        if self._opening is not None:
+            await self._opening
         return self.sandbox
+
+    async def _open(self, factory: SandboxFactory) -> None:
+        """Open the sandbox: prepared by the environment, or on the last turn's snapshot."""
+        env, task = self.stage.env, self.stage.order.task
+        snapshot = next((s for s in reversed(self._snapshots) if s), None)
+        self.sandbox = await factory.create(task.id, snapshot)
+        begin = time.monotonic()
+        ready = env.start if snapshot is None else env.on_restore
+        await aside(env.id, partial(ready, task), self.sandbox, task.limits.seconds)
+        self.seconds["environment"] += time.monotonic() - begin
 
     async def _freeze(self) -> None:
         """Note the sandbox's snapshot at the turn that just ended."""
@@ -279,6 +286,11 @@ class Episode:
                 self._snapshots[-1] = await self.sandbox.snapshot()
 
     async def _leave(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+            if not self._opening.cancelled():
+                self._opening.exception()  # whoever needed the sandbox has been told
         if self.sandbox is not None:
             sandbox, self.sandbox = self.sandbox, None
             await _close(sandbox)

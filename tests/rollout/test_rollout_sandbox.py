@@ -71,6 +71,31 @@ def test_files_persist_over_turns_and_the_verdict_sees_the_frozen_ones(tmp_path:
     assert not list((tmp_path / "episodes").rglob("*.*"))
 
 
+def test_the_sandbox_opens_while_the_first_turn_is_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = asyncio.Event()
+    create = LocalSandboxes.create
+
+    async def counted(*args: Any) -> Any:
+        sandbox = await create(*args)
+        opened.set()
+        return sandbox
+
+    class Waiting(ScriptedEngine):
+        async def generate(self, request: Any) -> Any:
+            await asyncio.wait_for(opened.wait(), 20)  # no turn is sampled before
+            return await super().generate(request)
+
+    monkeypatch.setattr(LocalSandboxes, "create", counted)
+    (t,) = run(order(Files, n=1, answer="0"), Waiting(files_script), tmp_path).trajectories
+    assert t.stop is StopReason.DONE and t.grade is not None and t.grade.reward == 1.0
+
+
+def test_an_episode_that_is_cut_in_its_first_turn_gives_its_sandbox_back(tmp_path: Path) -> None:
+    tokens = Limits(6, 1, 30.0)
+    (t,) = run(order(Files, n=1, limits=tokens), ScriptedEngine(files_script), tmp_path).trajectories
+    assert t.stop is StopReason.TOKENS and t.turns == 1 and all(n.snapshot is None for n in t.nodes)
+
+
 def test_processes_of_the_agent_do_not_reach_the_verdict(tmp_path: Path) -> None:
     def script(turn: int, seed: int) -> Any:
         # A process that would write the answer while the verdict is given.
