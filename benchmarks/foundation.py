@@ -3,6 +3,7 @@
     python -m benchmarks.foundation setup             a fresh clone in a temporary folder: seconds of the base set-up
     python -m benchmarks.foundation train --seed 0    the default run: wall time and memory
     python -m benchmarks.foundation runs              what the runs of `train` and of its control show
+    python -m benchmarks.foundation efforts           the same held-out tasks at every effort, by the runs' last weights
     python -m benchmarks.foundation cli               the time of --help, and the refusal of wrong keys
     python -m benchmarks.foundation start --log F     the committed start beside `jointrl warmup` from another seed
     python -m benchmarks.foundation hf                experiment=hf_tiny through vLLM: steps, weight versions, gap
@@ -15,6 +16,7 @@ Lines replace those of the same name; what was not measured is not in the file.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import re
@@ -32,8 +34,10 @@ import psutil
 
 from benchmarks import _lines
 from benchmarks._lines import line
+from rewards.efforts import Effort
 from rl import report, runfiles
 
+EFFORTS = (Effort.LOW, Effort.HIGH, Effort.MAX)
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = _lines.RESULTS / "foundation-acceptance.json"
 JOINTRL = str(ROOT / ".venv" / "bin" / "jointrl")
@@ -229,6 +233,45 @@ def interval(rows: list[report.Row], *efforts: str) -> float:
     return 196 * sum(part * part for part in parts.values()) ** 0.5
 
 
+EFFORT_TASKS = 1080
+"""Held-out tasks of environments without sandboxes that each effort is tried on."""
+
+
+def efforts(names: list[str]) -> list[dict[str, Any]]:
+    """Accuracy and length of the efforts on the same tasks: those of a run's own evaluation differ between efforts."""
+    from benchmarks.solo import Solo, configured
+    from rl import evaluate
+    from rl.mixture import held_out
+
+    out = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as temporary:
+            start = str(Path(temporary) / "policy")
+            subprocess.run([JOINTRL, "ckpt", "export", name, start], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            solo = Solo(configured({}, 0), start)
+        tasks = [task for task, _ in held_out(solo.config, solo.environments, EFFORT_TASKS)]
+        right, lengths = [], []
+        for effort in EFFORTS:
+            orders = evaluate.orders([(task, effort) for task in tasks], "efforts", 0, greedy=False)
+            rows = evaluate.rows(solo.play(orders, 1.0, 7), [])
+            right.append([r["reward"] is not None and r["reward"] >= 1.0 for r in rows])
+            lengths.append(statistics.median(r["tokens"] for r in rows))
+        rates = [100 * statistics.fmean(r) for r in right]
+        slack = [
+            196 * statistics.stdev(int(a) - int(b) for a, b in zip(*pair, strict=True)) / len(tasks) ** 0.5
+            for pair in itertools.pairwise(right)
+        ]
+        fits = all(b >= a - s for (a, b), s in zip(itertools.pairwise(rates), slack, strict=True))
+        shown = [round(rate, 1) for rate in rates]
+        command = "python -m benchmarks.foundation efforts"
+        text = f"max >= high >= low within {slack[1]:.1f} and {slack[0]:.1f}"
+        out.append(line(f"{name}: accuracy low, high, max on {len(tasks)} same tasks", shown, text, "%", fits, command))
+        ordered = lengths[0] < lengths[1] < lengths[2] and lengths[2] >= 1.5 * lengths[0]
+        text = "low < high < max, max >= 1.5 low"
+        out.append(line(f"{name}: median tokens low, high, max on them", lengths, text, "tokens", ordered, command))
+    return out
+
+
 def cli() -> list[dict[str, Any]]:
     """--help within a second (median of 5), and unknown keys refused with the nearest one."""
     seconds = []
@@ -318,7 +361,7 @@ def tests() -> list[dict[str, Any]]:
 def main() -> None:
     """Measure what was asked for."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["setup", "train", "runs", "cli", "start", "hf", "tests", "curves"])
+    p.add_argument("what", choices=["setup", "train", "runs", "cli", "efforts", "start", "hf", "tests", "curves"])
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--effort", default="budget", help="budget, or none for the control")
     p.add_argument("--names", nargs="+", default=["seed0", "seed1", "seed2"])
@@ -333,6 +376,8 @@ def main() -> None:
         curves(args.names)
     elif args.what == "runs":
         write(runs(args.names, args.control))
+    elif args.what == "efforts":
+        write(efforts(args.names))
     elif args.what == "start":
         write(start(args.log))
     elif args.what == "hf":

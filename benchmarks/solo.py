@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from environments.catalogue import resolve, select
 from environments.task import Task
@@ -20,6 +19,7 @@ from rl import evaluate
 from rl.assess import Assessed, assess
 from rl.config import TINY, Config
 from rl.examine import sample
+from rl.learner import initial
 from rl.state import RunState
 from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
 
@@ -39,7 +39,8 @@ def configured(changes: dict[str, Any], seed: int) -> Config:
 
 
 class Solo:
-    """A policy from a start, its mixture and its state; samples are exactly on policy."""
+    """A policy from a start (a file, or a folder that `jointrl ckpt export` wrote), its mixture and its state; samples
+    are exactly on policy."""
 
     def __init__(self, config: Config, start: str | Path, envs: Sequence[str] = TINY, device: str | None = None):
         torch.set_num_threads(1)
@@ -51,7 +52,8 @@ class Solo:
         q = config.model.quant
         spec = QuantSpec(q.expert_weights, q.expert_activations, q.scale_rule)
         self.policy = build_policy("k3", config.model.preset, quant=spec, seed=config.seed)
-        self.policy.load_named_weights(load_file(start))
+        config.policy.init = str(start)
+        initial.load(config, self.policy)
         self.policy.to(self.device).refresh_quantized()
         self.policy.train(False)
         self.state = RunState(config, self.environments)

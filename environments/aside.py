@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -17,8 +18,15 @@ from environments.sandbox.api import WORKSPACE, ExecResult, LayerId, OnOutput, S
 
 T = TypeVar("T")
 
+_IMPORT_S = 120.0
+"""What imports may take of a thread beyond deadlines: whoever needs a module first pays for it, on a loaded machine for
+long, and an import that is interrupted keeps its lock, so that nobody in the process can have the module any more."""
+
 _MARGIN_S = 1.0
 """Code that yields is ended at its deadline by its own loop; only a loop that fails to is called blocked."""
+
+
+_IMPORTLIB = "<frozen importlib._bootstrap>"
 
 
 class BlockedError(RuntimeError):
@@ -66,6 +74,7 @@ class _Thread:
         self._over = False
         self._moved = 0.0
         """When the thread last began or ended something."""
+        self._for_imports = _IMPORT_S
         self._thread = threading.Thread(target=self._serve, name=f"environment {environment}", daemon=True)
         self._thread.start()
 
@@ -77,7 +86,11 @@ class _Thread:
         future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._bounded(call, seconds), self._loop))
         try:
             while not future.done():
-                left = self._moved + self._limit + _MARGIN_S - time.monotonic()
+                now = time.monotonic()
+                left = self._moved + self._limit + _MARGIN_S - now
+                if left <= 0 and not self._over and self._for_imports > 0 and self._imports():
+                    self._moved, left = now, self._limit + _MARGIN_S
+                    self._for_imports -= left
                 if self._over or left <= 0:
                     raise BlockedError(
                         f"{self.environment}: its code did not yield for {self._limit:.0f} s (a loop, a blocking "
@@ -88,6 +101,13 @@ class _Thread:
         finally:
             self._waiting -= 1
             future.cancel()
+
+    def _imports(self) -> bool:
+        """Whether the thread is importing a module, or waits for one that another thread imports."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        while frame is not None and frame.f_code.co_filename != _IMPORTLIB:
+            frame = frame.f_back
+        return frame is not None
 
     def give_up(self) -> None:
         """Interrupt what blocks, if it is Python code, and end the thread as soon as that lets it."""

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,38 @@ def test_code_that_spins_is_named_and_interrupted_and_the_next_call_has_a_thread
     while sum(t.name == "environment test/spins" for t in threading.enumerate()) > 1 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sum(t.name == "environment test/spins" for t in threading.enumerate()) == 1, "the old one still spins"
+
+
+def test_an_import_past_the_deadline_goes_on_and_the_module_is_there_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slowly_imported.py").write_text(
+        "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end:\n    pass\nvalue = 7\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def needs_it(place: Sandbox | None) -> int:
+        import slowly_imported  # type: ignore[import-not-found]
+
+        return int(slowly_imported.value)
+
+    async def go() -> list[int]:
+        names = ("test/first", "test/second", "test/first")
+        return await asyncio.gather(*(aside(name, needs_it, None, 0.2) for name in names))
+
+    assert asyncio.run(go()) == [7, 7, 7]
+
+
+def test_an_import_without_end_is_blocked_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "never_imported.py").write_text("while True:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("environments.aside._IMPORT_S", 1.0)
+
+    async def needs_it(place: Sandbox | None) -> None:
+        import never_imported  # type: ignore[import-not-found]  # noqa: F401
+
+    with pytest.raises(BlockedError, match="test/never"):
+        asyncio.run(aside("test/never", needs_it, None, 0.2))
 
 
 def test_many_short_calls_in_a_row_are_not_called_blocked() -> None:
