@@ -108,11 +108,14 @@ def test_refused_system_calls_fail_in_a_real_sandbox(place: Place, sandbox: Sand
     special = {name: row[column] for name, row in seccomp._SPECIAL.items()}
     calls += f'syscall({special["clone3"]}, 0, 0); print "clone3 ", $!+0, "\n";'
     calls += f'syscall({special["clone"]}, 0x10000000, 0, 0, 0, 0); print "newuser ", $!+0, "\n";'
+    calls += f'$! = 0; syscall({special["memfd_create"]}, "x", 0); print "memfd_create ", $!+0, "\n";'
+    calls += f'$! = 0; syscall({special["shmget"]}, 0, 4097, 0600); print "segment ", $!+0, "\n";'
+    calls += f'die if syscall({special["shmget"]}, 0, 4096, 0600) < 0;'
     for domain in (16, 17, 38, 40):
         calls += f'syscall({special["socket"]}, {domain}, 1, 0); print "socket{domain} ", $!+0, "\n";'
     said = dict(line.split() for line in place.text(sandbox, f"perl -e '{calls}'").splitlines())
-    assert said.pop("clone3") == "38"
-    assert len(said) == len(numbers) + 5 and set(said.values()) == {"1"}, said
+    assert said.pop("clone3") == said.pop("memfd_create") == "38"
+    assert len(said) == len(numbers) + 6 and set(said.values()) == {"1"}, said
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -122,7 +125,7 @@ def test_the_filter_decides_as_its_tables_say(machine: str) -> None:
 
     def decide(number: int, arg0: int = 0, arg1: int = 0, architecture: int = arch) -> int:
         """A slow, obvious interpreter of classic BPF."""
-        data = {0: number, 4: architecture, 16: arg0, 24: arg1}
+        data = {0: number, 4: architecture, 16: arg0, 24: arg1 & 0xFFFFFFFF, 28: arg1 >> 32}
         code, at, value = seccomp.program(machine), 0, 0
         while True:
             step = code[8 * at : 8 * at + 8]
@@ -141,7 +144,9 @@ def test_the_filter_decides_as_its_tables_say(machine: str) -> None:
         if number not in special.values():
             assert decide(number) == (refuse if number in refused else allow), number
     assert decide(0, architecture=0x40000003) == kill
-    assert decide(special["clone3"]) == 0x00050000 | 38
+    assert decide(special["clone3"]) == decide(special["memfd_create"]) == 0x00050000 | 38
+    sizes = {0: allow, 4096: allow, 4097: refuse, 1 << 31: refuse, 1 << 32: refuse, (1 << 32) + 1: refuse}
+    assert {size: decide(special["shmget"], 0, size) for size in sizes} == sizes
     assert decide(special["clone"], 0x01200011) == allow and decide(special["clone"], 0x20000011) == refuse
     for name in ("socket", "socketpair"):
         assert [decide(special[name], domain) == allow for domain in (1, 2, 10, 16, 17, 38, 40)] == [True] * 3 + [
