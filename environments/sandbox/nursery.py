@@ -57,14 +57,15 @@ class Nursery:
         self.layers = Layers(f"{_BASE}/layers", self.store, self.children)
         self.empty = f"{_BASE}/empty"
         self.passage = f"{_BASE}/probe"  # where an overlay is mounted for the moment until it is detached
+        self.watching = 0
         self._boxes: dict[str, Box] = {}
         self._ends: dict[str, str] = {}  # why sandboxes ended that the worker has not closed yet
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     @property
     def busy(self) -> int:
-        """Requests that wait for their answer."""
-        return len(self._tasks)
+        """Requests that wait for their answer, and sandboxes that are looked at between requests."""
+        return len(self._tasks) + self.watching
 
     async def serve(self, control: socket.socket, owner: int) -> None:
         """Answer requests until the worker is gone."""

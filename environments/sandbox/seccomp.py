@@ -15,7 +15,13 @@ import struct
 
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NR, _ARCH, _ARG0, _ARG1, _ARG1_HIGH = 0, 4, 16, 24, 28  # offsets in struct seccomp_data; low words of the arguments (little endian)
+_NR, _ARCH, _ARG0, _ARG1, _ARG1_HIGH = (
+    0,
+    4,
+    16,
+    24,
+    28,
+)  # offsets in struct seccomp_data; low words of the arguments (little endian)
 _NAMESPACE_FLAGS = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
 _SOCKET_DOMAINS = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 _SEGMENT = 4096  # bytes: enough for the lock of a PostgreSQL server

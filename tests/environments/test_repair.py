@@ -207,7 +207,9 @@ def test_a_circle_must_be_gone_and_not_be_hidden(place: Place, sandbox: Sandbox)
     for name in (f"{package}/bridge.pyc", f"{package}/__pycache__/bridge.cpython-311.pyc"):
         for made, data in (("late.py", lazy.encode()), (name, b"")):
             place(sandbox.write_file(made, data))
-        make = "import py_compile as p, sys; p.compile('late.py', sys.argv[1], invalidation_mode=p.PycInvalidationMode(2))"
+        make = (
+            "import py_compile as p, sys; p.compile('late.py', sys.argv[1], invalidation_mode=p.PycInvalidationMode(2))"
+        )
         assert place.run(sandbox, ["python3", "-c", make, name]).ok
         compiled = {path: text.replace(line, f"from {package}.bridge import {lender}_base\n")}
         if "__pycache__" in name:  # bytecode that is never compared with what stands beside it

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,9 +108,9 @@ def test_refused_system_calls_fail_in_a_real_sandbox(place: Place, sandbox: Sand
     special = {name: row[column] for name, row in seccomp._SPECIAL.items()}
     calls += f'syscall({special["clone3"]}, 0, 0); print "clone3 ", $!+0, "\n";'
     calls += f'syscall({special["clone"]}, 0x10000000, 0, 0, 0, 0); print "newuser ", $!+0, "\n";'
-    calls += f'$! = 0; syscall({special["memfd_create"]}, "x", 0); print "memfd_create ", $!+0, "\n";'
+    calls += f'$! = 0; syscall({special["memfd_create"]}, 0, 0); print "memfd_create ", $!+0, "\n";'
     calls += f'$! = 0; syscall({special["shmget"]}, 0, 4097, 0600); print "segment ", $!+0, "\n";'
-    calls += f'die if syscall({special["shmget"]}, 0, 4096, 0600) < 0;'
+    calls += f"die if syscall({special['shmget']}, 0, 4096, 0600) < 0;"
     for domain in (16, 17, 38, 40):
         calls += f'syscall({special["socket"]}, {domain}, 1, 0); print "socket{domain} ", $!+0, "\n";'
     said = dict(line.split() for line in place.text(sandbox, f"perl -e '{calls}'").splitlines())
@@ -191,6 +191,12 @@ def test_a_fork_bomb_is_bounded_and_the_next_command_works(place: Place, sandbox
     place(neighbour.close())
 
 
+def test_what_is_no_argument_is_an_error_and_no_success(place: Place, sandbox: Sandbox) -> None:
+    for command in (["head", "-n", 3], ["echo", None], [b"ls"], []):
+        with pytest.raises(ValueError, match="argument"):
+            place(sandbox.exec(command))  # type: ignore[arg-type]
+
+
 def test_a_command_that_sleeps_forever_is_killed_with_all_it_started(place: Place, sandbox: Sandbox) -> None:
     result = place.run(
         sandbox, "trap '' TERM INT HUP; setsid sleep 1000 & (sleep 1000 & ) ; echo partial; sleep 1000", timeout=0.3
@@ -254,6 +260,31 @@ def test_memory_is_bounded_for_one_process_and_for_all(place: Place, sandbox: Sa
     all_of_them = place.run(sandbox, "perl -e '$x = \"a\" x 90_000_000; sleep 30' & " * 6 + "wait", timeout=20)
     assert all_of_them.out_of_memory and all_of_them.signal == 9, all_of_them
     assert place.text(sandbox, "echo alive") == "alive\n"
+
+
+def test_memory_is_bounded_between_commands_too(place: Place, sandbox: Sandbox) -> None:
+    """Jobs of a shell fill memory while nobody asks for anything; a small one goes on."""
+
+    def hogs() -> int:
+        names = [Path(f"/proc/{pid}/comm") for pid in place.inside()]
+        return sum(name.exists() and name.read_text() == "perl\n" for name in names)
+
+    def until(right: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if right():
+                return
+            place(asyncio.sleep(0.02))
+        raise AssertionError(hogs())
+
+    session = sandbox.session()
+    hog = "perl -e '$x = \"a\" x 90_000_000; sleep 600' & "
+    assert place(session.run(hog * 6)).ok
+    until(lambda: hogs() > 0)
+    until(lambda: hogs() == 0)
+    assert place(session.run("perl -e 'sleep 600' &")).ok
+    until(lambda: hogs() > 0)
+    place(asyncio.sleep(1.0))
+    assert hogs() == 1
 
 
 def test_memory_is_looked_at_four_times_a_second_or_a_thousand_times_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,12 +72,22 @@ def test_a_letter_in_disguise_breaks_its_rule(text: str) -> None:
 
 def test_what_is_read_counts_and_not_how_it_is_stored() -> None:
     avoid = {"rule": "avoid", "phrases": ["banana"]}
-    for text in ("a ban\u200bana", "a ban\u00adana", "a b\u0430nana", "a ban\u034fana", "a \uff42anana", "a ban\ufe0fana"):
+    for text in (
+        "a ban\u200bana",
+        "a ban\u00adana",
+        "a b\u0430nana",
+        "a ban\u034fana",
+        "a \uff42anana",
+        "a ban\ufe0fana",
+    ):
         assert not holds(avoid, text), ascii(text)
     for text in ("don\u2032t", "don\u00b4t", "don`t", "don\u2018t", "don\u02bct"):
         assert not holds({"rule": "no_contractions"}, text), ascii(text)
     assert not holds({"rule": "no_digits"}, "\u00bd or \u0663")
-    for text in ("Z\u00fcrich, \u00d8rsted \u2013 \u201cna\u00efve\u201d\u2026 10\u00a0\u20ac", "\u2764\ufe0f and \U0001f600"):
+    for text in (
+        "Z\u00fcrich, \u00d8rsted \u2013 \u201cna\u00efve\u201d\u2026 10\u00a0\u20ac",
+        "\u2764\ufe0f and \U0001f600",
+    ):
         assert holds(avoid, text), ascii(text)
 
 
