@@ -1,8 +1,8 @@
 """Checkable rules about a written text: each is a JSON object, decided by code, and reported by name in the grade.
 
 A rule is {"rule": name, ...parameters}. `holds` never raises on a text; it raises KeyError or TypeError for a rule that
-does not exist, which is the environment's error. A text is judged as it is read: a letter of another script that looks
-like one of ours, or a mark that shows nothing, breaks every rule. Words are runs of letters, digits, apostrophes and hyphens; sentences
+does not exist, which is the environment's error. A text is judged as it is read: a letter of another script,
+or a mark that shows nothing, breaks every rule. Words are runs of letters, digits, apostrophes and hyphens; sentences
 end with `.`, `!` or `?` (and closing quotes or brackets) before white space or the end.
 """
 

@@ -2,7 +2,7 @@
 
 Refused with EPERM: what escapes, inspects or reshapes namespaces, and kernel surface that tasks never need. clone3 gets
 ENOSYS (its flags cannot be read by a filter; glibc then uses clone, whose namespace flags are refused).
-Memory that no process holds is in no sum of theirs: memfd_create gets ENOSYS, System V segments are of one page at most.
+Memory that no process holds is in no sum of theirs: memfd_create gets ENOSYS, System V segments are of one page.
 Sockets: unix, inet and inet6 only (vsock and AF_ALG are not covered by network namespaces).
 Numbers: Linux arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
 """
@@ -42,7 +42,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
     "acct": (163, 89), "quotactl": (179, 60), "quotactl_fd": (443, 443), "syslog": (103, 116),
     "sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170), "clock_adjtime": (305, 266),
-    "memfd_secret": (447, 447), "mbind": (237, 235), "set_mempolicy": (238, 237), "migrate_pages": (256, 238), "move_pages": (279, 239),
+    "mbind": (237, 235), "set_mempolicy": (238, 237), "migrate_pages": (256, 238), "move_pages": (279, 239),
+    "memfd_secret": (447, 447),
     "lookup_dcookie": (212, 18), "vhangup": (153, 58), "nfsservctl": (180, 42),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
     "ustat": (136, None), "sysfs": (139, None), "_sysctl": (156, None),

@@ -164,8 +164,7 @@ def test_extended_attributes_survive(tmp_path: Path) -> None:
 
 
 def test_marks_of_an_overlay_hide_nothing(place: Place) -> None:
-    """An agent that may write `user.overlay.*` and devices of number 0 could make files vanish, or refuse to be read, in
-    the sandbox that is judged."""
+    """With `user.overlay.*` and devices of number 0, an agent's files could vanish where they are judged."""
     script = """
 import os
 os.makedirs("d/in"); os.mkdir("e"); open("d/in/f", "w").write("1"); open("d/ghost", "w"); open("e/g", "w").write("2")
