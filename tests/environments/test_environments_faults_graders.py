@@ -174,6 +174,13 @@ class OneStyle(Sum):
         return [{**said[0], "content": "see above"}] if style == "checked" else said
 
 
+class Speechless(Sum):
+    """It has no oracle, so nothing about it can be proved."""
+
+    def demonstrate(self, task, style):
+        raise NotImplementedError("write demonstrate")
+
+
 class Dice(Sum):
     """The verdict depends on chance."""
 
@@ -255,6 +262,7 @@ GRADERS = [
     (Rounded, "gold"),
     (GoldUnreadable, "gold"),
     (OneStyle, "gold"),
+    (Speechless, "gold"),
     (Dice, "flake"),
     (Unstored, "restore"),
     (Bloated, "evidence"),
