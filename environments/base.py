@@ -77,7 +77,8 @@ class Environment:
     secret_keys: ClassVar[tuple[str, ...]] = ("expected", "wanted", "solution", "gold", "hidden", "tests", "secret")
     """Keys of `Task.info` whose values only the grader may know: `env check` looks for them in the agent's sandbox."""
     in_sight: ClassVar[bool] = False
-    """Whether the answer, or what is expected, stands in the agent's files by the task's nature (a look-up)."""
+    """Whether the answer, or what is expected, stands in the prompt or the agent's files by the task's nature: it is
+    copied or looked up."""
     whole_text: ClassVar[bool] = False
     """Whether the whole last message is judged as it stands: no box is read, no blanks are taken off."""
     rounded: ClassVar[bool] = False

@@ -94,7 +94,10 @@ async def run_episode(env: Environment, task: Task, policy: Policy, sandboxes: S
             sandbox = await sandboxes.create(task.id)
             await aside(env.id, partial(env.start, task), sandbox, task.limits.seconds)
         await _turns(env, episode, policy, sandbox)
-        snapshot = await sandbox.snapshot() if sandbox is not None else None
+        try:
+            snapshot = await sandbox.snapshot() if sandbox is not None else None
+        except LimitExceeded as error:  # the agent's own doing: it cannot mask what it did
+            episode.grade = Grade.outcome(False, error=str(error))
     except Exception as error:
         episode.error = brief(error)
         status = GradeStatus.BLOCKED if isinstance(error, BlockedError) else GradeStatus.INFRA_ERROR

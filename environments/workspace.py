@@ -133,13 +133,15 @@ class Workspace(Environment):
         return [*messages, {"role": "assistant", "content": answer, "reasoning_content": ""}]
 
 
-async def probe(place: Sandbox, code: str, cases: Any) -> Any:
+async def probe(place: Sandbox, code: str, cases: Any, alone: bool = False) -> Any:
     """What a Python program writes to `out` as JSON, given `cases` as JSON; None where it fails, hangs or says no JSON.
 
-    The program is GUARD and then `code`. It runs beside the agent's code and can be lied to: compare what comes back
-    with values that are not in the sandbox.
+    The program is GUARD and then `code`. It loads what the agent wrote and can be lied to: compare what comes back with
+    values that are not in the sandbox. One that itself loads nothing of the agent's (it looks at files, runs SQL,
+    counts what another process asks for) must be `alone`: no module in /workspace or in the agent's home stands for a
+    standard one, and what it says is what it saw.
     """
-    argv = ["python3", "-B", "-c", GUARD + code]
+    argv = ["python3", *(["-I"] if alone else []), "-B", "-c", GUARD + code]
     result = await place.exec(argv, stdin=json.dumps(cases).encode(), timeout=_PROBE_S)
     if not result.ok or result.dropped[0]:
         return None

@@ -1,13 +1,15 @@
 """Checkable rules about a written text: each is a JSON object, decided by code, and reported by name in the grade.
 
 A rule is {"rule": name, ...parameters}. `holds` never raises on a text; it raises KeyError or TypeError for a rule that
-does not exist, which is the environment's error. Words are runs of letters, digits, apostrophes and hyphens; sentences
+does not exist, which is the environment's error. A text is judged as it is read: a letter of another script,
+or a mark that shows nothing, breaks every rule. Words are runs of letters, digits, apostrophes and hyphens; sentences
 end with `.`, `!` or `?` (and closing quotes or brackets) before white space or the end.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,8 +46,25 @@ def paragraphs(text: str) -> list[str]:
     return [p.strip() for p in re.split(r"\n\s*\n", text.strip()) if p.strip()]
 
 
+_APOSTROPHES = dict.fromkeys(map(ord, "\N{RIGHT SINGLE QUOTATION MARK}\N{LEFT SINGLE QUOTATION MARK}\N{PRIME}`"), "'")
+_LATIN = str.maketrans({"\u00e6": "ae", "\u0153": "oe", "\u00f8": "o", "\u0142": "l", "\u0111": "d", "\u00df": "ss"})
+"""Letters of European names that do not come apart into an ASCII letter and a mark."""
+
+
 def _straight(text: str) -> str:
-    return text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return text.translate(_APOSTROPHES)
+
+
+def _bare(text: str) -> str:
+    """Lower case without marks: an e with an accent is an e."""
+    parts = unicodedata.normalize("NFKD", text.lower()).translate(_LATIN)
+    return "".join(c for c in parts if not unicodedata.combining(c))
+
+
+def _disguised(text: str) -> bool:
+    """Whether it holds a letter that is none of the Latin alphabet, or a character that shows nothing."""
+    strange = (c for c in _bare(text) if not c.isascii())
+    return any(c.isalpha() or unicodedata.category(c) in ("Cf", "Cn", "Co", "Lm", "Mn", "Mc", "Me") for c in strange)
 
 
 def _titles(text: str) -> list[str]:
@@ -102,7 +121,7 @@ RULES: Mapping[str, Callable[..., bool]] = {
     "include": lambda text, phrase, least: _times(text, phrase) >= least,
     "exactly": lambda text, phrase, count: _times(text, phrase) == count,
     "avoid": lambda text, phrases: not any(_times(text, p) for p in phrases),
-    "avoid_characters": lambda text, characters: not set(text.lower()) & set(characters),
+    "avoid_characters": lambda text, characters: not (set(text.lower()) | set(_bare(text))) & set(characters),
     "starts": _starts,
     "ends": _ends,
     "lower_case": lambda text: text == text.lower(),
@@ -124,7 +143,10 @@ RULES: Mapping[str, Callable[..., bool]] = {
 def holds(rule: Mapping[str, Any], text: str) -> bool:
     """Whether a text obeys a rule; an empty or endless text obeys none."""
     check = RULES[rule["rule"]]
-    if not text.strip() or len(text) > _MAX_CHARS:
+    # letters of other widths and faces are the same; NFKC would take an acute accent for a space with a mark
+    text = text[: _MAX_CHARS + 1].replace("\N{ACUTE ACCENT}", "'").replace("\N{VARIATION SELECTOR-16}", "")
+    text = unicodedata.normalize("NFKC", text)
+    if not text.strip() or len(text) > _MAX_CHARS or _disguised(text):
         return False
     return check(text, **{k: v for k, v in rule.items() if k not in ("rule", "section")})
 

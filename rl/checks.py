@@ -411,7 +411,8 @@ def check_environments(config: Config) -> list[Check]:
         if limits[s.id].tokens >= config.engine.max_context:
             fail.append(
                 f"{s.id} may answer {limits[s.id].tokens} tokens, which with its prompt is more than "
-                f"engine.max_context={config.engine.max_context}: raise that, or exclude it"
+                f"engine.max_context={config.engine.max_context}: raise that, lower the environment's `limits`, or "
+                "exclude it"
             )
     if config.controls.evaluate_excluded and not apart:
         fail.append(

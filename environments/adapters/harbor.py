@@ -33,6 +33,12 @@ _STAGE = ".verifier-files"
 """Below /workspace, where files can be laid; moved out before anything runs."""
 _HOME = "/root"
 """Leads to /tmp/root, which no snapshot holds: the tests get an empty one."""
+_REWARDS = ("reward.json", "reward.txt")
+_NOT_PLAIN = 3
+_READ = f"""[ -e "$1" ] || [ -L "$1" ] || exit 1
+[ -f "$1" ] && [ ! -L "$1" ] && [ -w "$1" ] && [ -w "${{1%/*}}" ] && [ "$(stat -c %h "$1")" = 1 ] || exit {_NOT_PLAIN}
+exec head -c 65536 "$1" """
+"""A program of the agent's that the tests run could have put something there that they cannot overwrite."""
 _PASSED = re.compile(r"^=+ (?P<counts>.*\b\d+ (?:passed|failed|error|errors)\b.*) in [\d.]+s", re.MULTILINE)
 
 TOOL: Tool = {
@@ -216,6 +222,12 @@ async def _verify(folder: Folder, sandbox: Sandbox) -> ExecResult:
     return await sandbox.exec(_inside(folder, f"bash {script}", folder.verifier_env), timeout=folder.verifier_s)
 
 
+def _reward_files(folder: Folder) -> list[str]:
+    """The reward files that the task's own tests name, else both: what else lies there, the agent's program wrote."""
+    said = b"".join(p.read_bytes() for p in (folder.path / "tests").rglob("*") if p.is_file())
+    return [name for name in _REWARDS if name.encode() in said] or list(_REWARDS)
+
+
 async def _rewards(folder: Folder, sandbox: Sandbox, result: ExecResult) -> dict[str, float]:
     """Named rewards, all finite in [0, 1]; raises VerifierFailed."""
     said: Any = None
@@ -225,8 +237,10 @@ async def _rewards(folder: Folder, sandbox: Sandbox, result: ExecResult) -> dict
             raise VerifierFailed(f"{folder.name}: its tests printed no pytest summary: {_text(result)[-300:]}")
         said = float(result.ok and "passed" in counts[-1] and not re.search("failed|error", counts[-1]))
     else:
-        for name in ("reward.json", "reward.txt"):
-            read_back = await sandbox.exec(f"cat /logs/verifier/{name}", timeout=_COMMAND_S)
+        for name in _reward_files(folder):
+            read_back = await sandbox.exec(["bash", "-c", _READ, "read", f"/logs/verifier/{name}"], timeout=_COMMAND_S)
+            if read_back.code == _NOT_PLAIN:
+                raise VerifierFailed(f"{folder.name}: {name} is no file that its tests could have written")
             if read_back.ok:
                 text = read_back.stdout.decode(errors="replace").strip()
                 try:

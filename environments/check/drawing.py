@@ -42,6 +42,8 @@ _CONSTANT = 0.8
 """One answer that is right more often than this is learned in place of the task."""
 _LESS_WORK = 0.6
 """Least share of the easiest level's work that the hardest one needs; levels may differ in kind, not in length."""
+_MANY = 6
+"""Answers of that length from which on it says something that all of them stand in their prompts."""
 _SECRET_LENGTH = 5
 """Shorter answers occur in ids and tool descriptions by chance."""
 
@@ -138,6 +140,16 @@ def _speed(spent: list[float], report: CheckReport) -> None:
     report.findings["speed"].note(median < _SLOW_DRAW_S, f"a task takes {median:.2f} s of CPU to draw")
 
 
+def speechless(env: Environment, task: Task) -> str | None:
+    """Why the oracle says nothing: then nothing can be played."""
+    for style in STYLES:
+        try:
+            env.demonstrate(task, style)
+        except Exception as error:
+            return f"{task.id}: demonstrate(task, {style!r}) fails: {error!r}"
+    return None
+
+
 def examine(env: Environment, task: Task, report: CheckReport) -> None:
     """Laws of one task: its form, its way through JSON, and where the answer may not be."""
     found = report.findings
@@ -156,6 +168,16 @@ def examine(env: Environment, task: Task, report: CheckReport) -> None:
     around = [{k: v for k, v in m.items() if k != "content"} for m in task.prompt]
     visible = json.dumps([task.id, task.tags, task.domain, around, env.tools(task)], ensure_ascii=False)
     found["secret"].note(gold not in visible, f"{task.id}: the answer {gold!r} is in {visible[:200]}")
+
+
+def told(env: Environment, tasks: list[Task], report: CheckReport) -> None:
+    """Whether prompts give their answers away: one that stands in all of them is copied, or looked up (`in_sight`)."""
+    golds = [t for t in tasks if isinstance(t.answer, str) and len(t.answer) >= _SECRET_LENGTH]
+    if env.in_sight or "third_party" in env.tags or len(golds) < _MANY:
+        return
+    open_ = [t for t in golds if t.answer in asked(t)]
+    text = f"all of {len(golds)} answers stand in their prompts, such as {golds[0].answer!r} in {golds[0].id}: "
+    report.findings["secret"].note(len(open_) < len(golds), text + "if they are to be found there, say in_sight = True")
 
 
 def levels(env: Environment, tasks: list[Task], report: CheckReport) -> None:

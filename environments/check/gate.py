@@ -60,8 +60,13 @@ async def check_async(
     tasks = list(drawing.draw(env, rows, report, *([_QUICK_DRAWS] if quick else [])))
     if report.findings["speed"].failed:  # minutes, otherwise
         return report
+    if tasks and (why := drawing.speechless(env, tasks[0])):
+        report.findings["gold"].note(False, why)
+        report.skip("it has no oracle to play", *(law for law in report.findings if law != "gold"))
+        return report
     for task in tasks:
         drawing.examine(env, task, report)
+    drawing.told(env, tasks, report)
     drawing.levels(env, tasks, report)
     if twin is None:
         report.skip("no other process was given", "elsewhere")

@@ -20,13 +20,15 @@ from environments.images import text_of
 from environments.runner import Episode, Policy, run_episode, scripted
 from environments.sandbox.api import NO_NETWORK, NetPolicy, Sandbox, SandboxFactory
 from environments.task import Message, Task, Tool
-from rewards.answers import same_number, same_text
+from rewards.answers import number, same_number, same_text
 from rewards.grade import Grade, GradeStatus
 
 _EVIDENCE = 1 << 16
 """Bytes of a grade: one is stored with every sample."""
 _CHARS = 4
 """Characters of a token, at most: text that is longer than this by the limit's tokens cannot be said."""
+_NUMBERS = 2
+"""So many other numbers that are right too are a tolerance, which an environment says of itself (`rounded`)."""
 _CLOSINGS = 8
 """Tasks that tell a closing word from an answer."""
 _SHARE = 0.5
@@ -164,7 +166,8 @@ async def hostile(stage: Stage, task: Task, row: int, count: int) -> None:
     if gold is not None and not stage.env.tools(task):
         wrong = [t for t in changed(rng, gold) if not (stage.env.rounded or _equal(t, gold))]
         right = [t for t in wrong if _solved(await stage.says(task, message(t)))]
-        findings["garbage"].note(not wrong or len(right) < max(2, len(wrong)), f"{task.id}: {right} for {gold!r}")
+        most = _NUMBERS if number(gold) is not None else max(2, len(wrong))  # other words may be right too
+        findings["garbage"].note(not wrong or len(right) < most, f"{task.id}: {right} for {gold!r}")
 
 
 async def formats(stage: Stage, task: Task) -> None:

@@ -15,7 +15,7 @@ LAWS = {
     "order": "what a weak solver can do, where there is one, does not rise with the level",
     "form": "prompts end with a user's message, and tools have a name, a description and an object as parameters",
     "json": "a task survives JSON, and is solved alike after it",
-    "secret": "the answer is in no field that reaches the policy but the prompt's own content",
+    "secret": "the answer is in no field that reaches the policy but the prompt, nor in every prompt unless told so",
     "gold": "the oracle earns 1 in every style, at every level",
     "limits": "the oracle needs no more turns and tokens than an episode may use",
     "formats": "the right answer earns 1 in a box and between blanks too",

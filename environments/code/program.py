@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import textwrap
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from environments.sandbox.api import Sandbox
@@ -50,7 +52,9 @@ class Program(Workspace):
     file: ClassVar[str] = "solution.py"
     runner: ClassVar[str] = CALL
     banned: ClassVar[tuple[str, ...]] = ()
-    """Words that the file must not hold, where the prompt forbids what they stand for."""
+    """Words that the file must not hold, where the prompt forbids what they stand for; then no other file is there."""
+    alone: ClassVar[bool] = False
+    """Whether the runner itself loads none of the agent's code, but starts it as a program."""
 
     @staticmethod
     def reference(args: Any, spec: Any) -> Any:
@@ -71,12 +75,21 @@ class Program(Workspace):
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
         text = await read_text(place, self.file)
-        if text is None or any(word in text for word in self.banned):
+        if text is None or holds(text, self.banned):
             return Grade.outcome(False, found=f"no regular file {self.file}, or one that uses any of {self.banned}")
+        if self.banned:  # a module beside it could do what it must not
+            await place.exec(["find", ".", "-mindepth", "1", "!", "-path", f"./{self.file}", "-delete"])
         cases, spec = self.cases(task), task.info["spec"]
         module = self.file.removesuffix(".py")
         asked = {"module": module, "name": task.info["name"], "cases": cases}
-        return compare(cases, await probe(place, self.runner, asked), [result(self.reference, c, spec) for c in cases])
+        found = await probe(place, self.runner, asked, self.alone)
+        return compare(cases, found, [result(self.reference, c, spec) for c in cases])
+
+
+def holds(text: str, words: Sequence[str]) -> bool:
+    """Whether any of the words stands in a program, as Python reads its names: letters of other widths are the same."""
+    plain = unicodedata.normalize("NFKC", text)
+    return any(re.search(rf"\b{word}\b" if word.isalnum() else re.escape(word), plain) for word in words)
 
 
 def result(reference: Callable[..., Any], case: Any, spec: Any) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Regex(Workspace):
         if not 0 < len(pattern) <= _MAX_PATTERN or "\n" in pattern:
             return Grade.outcome(False, found=pattern[:500])
         texts = task.info["texts"]
-        found = await probe(place, MATCH, {"pattern": pattern, "texts": texts})
+        found = await probe(place, MATCH, {"pattern": pattern, "texts": texts}, alone=True)
         return compare(texts, found, [_valid(t, task.info["spec"]) for t in texts])
 
 

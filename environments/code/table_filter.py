@@ -19,6 +19,7 @@ class TableFilter(Program):
     id = "code/table_filter"
     skills = ("text", "command line")
     file = "filter.py"
+    alone = True
     runner = """
 import subprocess
 def run(case):

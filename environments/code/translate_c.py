@@ -24,7 +24,7 @@ class TranslateC(Program):
 
     id = "code/translate_c"
     skills = ("translation", "programming")
-    banned = ("ctypes", "cffi", "subprocess", "popen", "os.system", "os.spawn", "os.exec")
+    banned = ("import", "exec", "eval", "compile", "getattr", "globals", "locals", "vars", "open", "coding", "__")
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         name = rng.choice(("mix", "digest", "scramble", "hash_pair", "step_state"))
@@ -39,9 +39,9 @@ class TranslateC(Program):
         text = (
             f"legacy.c holds the function `{name}` of an old controller (32-bit int, compiled without undefined "
             f"behaviour). Port it: write solution.py with a Python function `{name}(x, y)` that takes and returns "
-            "ints from 0 to 2**32 - 1 and gives exactly what the C function gives for all of them. Standard library "
-            "only; it must not use ctypes or start other programs (none of the words "
-            f"{', '.join(self.banned)} may stand in the file). Answer `done`."
+            "ints from 0 to 2**32 - 1 and gives exactly what the C function gives for all of them. It needs no other "
+            f"module or program: none of the words {', '.join(f'`{w}`' for w in self.banned)} may stand in the file, "
+            "and no other file is there when it is tested. Answer `done`."
         )
         return Draft(text, None, {"name": name, "spec": python, "c": c, "cases": [[*p] for p in pairs]})
 

@@ -155,7 +155,7 @@ class SchemaMigration(Workspace):
             wanted.append(
                 [answers if level >= 2 else answers[:2] + answers[3:], [False] * len(bad) + [True] * len(good)]
             )
-        return Grade.outcome(await probe(place, RUN, cases) == wanted)
+        return Grade.outcome(await probe(place, RUN, cases, alone=True) == wanted)
 
 
 def _rows(rng: random.Random, count: int, level: int, limit: int, prefix: str) -> list[list[Any]]:

@@ -87,7 +87,7 @@ class SqlReport(Workspace):
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
         ask, bases = task.info["ask"], task.info["bases"]
-        found = await probe(place, RUN, [script(base) for base in bases])
+        found = await probe(place, RUN, [script(base) for base in bases], alone=True)
         return Grade.outcome(found == [_report(ask, base) for base in bases])
 
 

@@ -19,6 +19,7 @@ class MultiHop(LongContext):
     """The links are in no order, and every person on the way has other relations that lead elsewhere."""
 
     id = "long_context/multi_hop"
+    in_sight = True
     skills = ("multi-hop", "retrieval")
     kind = "ordered"
 

@@ -13,6 +13,7 @@ class Needle(LongContext):
     """The other codes differ from the one that is asked for in the site, or in the room, or in what they open."""
 
     id = "long_context/needle"
+    in_sight = True
     skills = ("retrieval",)
 
     def write(self, rng: random.Random, chars: int) -> Draft:

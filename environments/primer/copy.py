@@ -13,6 +13,7 @@ class Copy(Exercise):
     """`copy: c a d b` is `c a d b`."""
 
     id = "primer/copy"
+    in_sight = True
     domain = "strings"
     skills = ("copying",)
     sizes = ((4, 5), (6, 7), (8, 9))

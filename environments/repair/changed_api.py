@@ -236,7 +236,7 @@ if __name__ == "__main__":
         return Draft(text, None, info)
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
-        await place.exec(["rm", "-rf", "vendor"])
+        await place.exec("chmod u+rwx .; chmod -R u+rwx vendor; rm -rf vendor")
         await place.write_file("vendor/__init__.py", b"")
         await place.write_file("vendor/ledgerlib.py", _VENDOR.encode())
         return await super().judge(task, place, answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 from typing import Any
 
 from environments.base import Draft
@@ -24,6 +25,9 @@ def run(case):
     return done.stdout if done.returncode == 0 else None
 json.dump([run(case) for case in cases], out)
 """
+_DOORS = ("exec", "eval", "compile", "getattr", "globals", "locals", "vars", "open", "modules")
+"""Ways to a module that no import statement tells of; with imports of the package alone there is no other."""
+_HIDDEN = re.compile("__(?!(?:name|doc|all|init|call|len|iter|eq|hash|repr|str)__).*__")
 _WORDS = (
     *("ledger", "routes", "quotas", "badges", "alerts", "labels", "limits", "shifts"),
     *("drafts", "assets", "claims", "themes", "tokens", "zones", "rates", "slots"),
@@ -65,8 +69,10 @@ class ImportCycle(Workspace):
             "another in circles. Break all of them. Imports stay statements at the top of the modules (none in "
             "functions, classes, conditions or try blocks, no importlib, no `__getattr__`), and the graph of these "
             "imports must have no circle. Every function must remain importable from the module where it is now, and "
-            f"give the same results; `import {package}.X` must work for every module X in a fresh interpreter. You "
-            "may add modules to the package. Do not copy the body of a function. Answer `done`."
+            f"give the same results; `import {package}.X` must work for every module X in a fresh interpreter, where "
+            "nothing but the .py files of the package is left. You may add modules to the package; all of them import "
+            "from the package alone, and none needs `getattr`, `globals`, `exec` or names with two underscores. Do "
+            "not copy the body of a function. Answer `done`."
         )
         return Draft(text, None, spec | {"cases": cases})
 
@@ -84,6 +90,8 @@ class ImportCycle(Workspace):
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
         package, cases = task.info["package"], task.info["cases"]
+        # what is not read here could hide an import: modules beside the package, compiled ones, cached bytecode
+        await place.exec(["find", ".", "!", "-type", "d", "!", "-path", f"./{package}/*.py", "-delete"])
         listed = await place.exec(["find", package, "-name", "*.py"])
         paths = listed.stdout.decode("utf-8", "replace").split()
         if len(paths) > _MAX_FILES:
@@ -99,6 +107,8 @@ class ImportCycle(Workspace):
             )
             if imports is None:
                 return Grade.outcome(False, found=f"{path}: not only plain imports at its top")
+            if foreign := {i for i in imports if i.split(".")[0] not in (package, "__future__")}:
+                return Grade.outcome(False, found=f"{path}: imports {sorted(foreign)} from outside of the package")
             graph[name] = imports
         closed = {
             m: {i if i in graph else i.rpartition(".")[0] for i in imports} & set(graph) for m, imports in graph.items()
@@ -113,7 +123,7 @@ class ImportCycle(Workspace):
             return Grade.outcome(False, found=f"not defined exactly once: {doubled}")
         asked = [(*function.split("_"), x) for _, function, x in cases]
         wanted = [str(_meant(task.info, module, kind, x)) for module, kind, x in asked]
-        return compare(cases, await probe(place, _RUN, cases), wanted)
+        return compare(cases, await probe(place, _RUN, cases, alone=True), wanted)
 
 
 def top_imports(text: str, name: str, is_package: bool) -> set[str] | None:
@@ -137,21 +147,17 @@ def top_imports(text: str, name: str, is_package: bool) -> set[str] | None:
             base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
             base = ".".join(p for p in (base, node.module) if p)
             found |= {f"{base}.{a.name}" for a in node.names}
-        word = getattr(node, "id", getattr(node, "attr", getattr(node, "name", "")))
-        if word in (
-            "__import__",
-            "__getattr__",
-            "importlib",
-            "import_module",
-            "exec",
-            "eval",
-            "modules",
-            "__builtins__",
-        ):
+        if any(word in _DOORS or _HIDDEN.fullmatch(word) for word in _words(node)):
             return None
-    return (
-        None if any(n.split(".")[0] in ("importlib", "runpy", "builtins", "pkgutil", "imp") for n in found) else found
-    )
+    return found
+
+
+def _words(node: ast.AST) -> list[str]:
+    """The names that stand in a node, wherever its kind keeps them; texts are none."""
+    if isinstance(node, (ast.Constant, ast.Import, ast.ImportFrom, ast.alias)):
+        return []
+    values = [v for _, value in ast.iter_fields(node) for v in (value if isinstance(value, list) else [value])]
+    return [v for v in values if isinstance(v, str)]
 
 
 def _helper(spec: dict[str, Any], module: str) -> str:

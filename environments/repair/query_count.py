@@ -257,7 +257,7 @@ if __name__ == "__main__":
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
         cases = self.hidden_cases(task)
-        found = await probe(place, _PARENT, {"cases": cases, "child": _CHILD})
+        found = await probe(place, _PARENT, {"cases": cases, "child": _CHILD}, alone=True)
         if not isinstance(found, list) or len(found) != len(cases):
             return Grade.outcome(False, found="the reports could not be run")
         for case, one in zip(cases, found, strict=True):

@@ -23,6 +23,7 @@ class Compare(Research):
     """Each value is one lookup, or two where it is told relative to another company."""
 
     id = "retrieval/compare"
+    in_sight = True
     skills = ("comparison", "search")
 
     def draw(self, rng: random.Random, level: int) -> Draft:

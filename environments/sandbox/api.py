@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 SnapshotId = str
@@ -65,6 +66,13 @@ class Limits:
     lifetime_s: float = 600.0
     """Hard lifetime from creation, in seconds: then it is killed, whatever it does."""
 
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            whole = isinstance(value, int) or (limit.name == "lifetime_s" and isinstance(value, float))
+            if isinstance(value, bool) or not whole or not 0 < value < math.inf:  # -1 would be no limit to the kernel
+                raise ValueError(f"{limit.name}={value!r} is no limit: write a positive number")
+
 
 @dataclass(frozen=True)
 class Capabilities:
@@ -106,6 +114,8 @@ class NetPolicy:
 
     def __post_init__(self) -> None:
         for host in self.hosts:
+            if not isinstance(host, str):
+                raise ValueError(f"{host!r}: write one exact host:port")
             name, _, port = host.rpartition(":")
             if not name or not port.isdecimal() or not 0 < int(port) < 65536 or "*" in name:
                 raise ValueError(f"{host!r}: write one exact host:port")
@@ -270,10 +280,12 @@ class SandboxFactory(Protocol):
 
 
 def argv_of(command: str | Sequence[str]) -> list[str]:
-    """The arguments of what `Sandbox.exec` is given; raises ValueError where there is none."""
+    """The arguments of what `Sandbox.exec` is given; raises ValueError where there is none, or one that is no text."""
     argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
     if not argv:
         raise ValueError("an empty argument list is no command")
+    if wrong := [a for a in argv if not isinstance(a, str)]:
+        raise ValueError(f"{wrong[0]!r} is no argument: write {str(wrong[0])!r}")
     return argv
 
 

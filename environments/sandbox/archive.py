@@ -3,6 +3,7 @@
 The digest covers names, types, modes, link targets, user extended attributes and bytes, in sorted order. Times are kept
 (to a microsecond) but are not part of it: equal content has equal ids on every run and machine, and where it already is
 in the store, the first times stay. Hard links become separate files; sockets (dead without their process) are left out.
+The overlay's own marks (`user.overlay.*`) are left out: unpacked below another overlay they would hide files.
 The tree may be hostile: every step is relative to a directory fd and follows no symbolic link.
 """
 
@@ -24,6 +25,7 @@ from environments.sandbox.linux import open_beneath
 _MAX_DEPTH = 64
 _CHUNK = 1 << 20
 _XATTR = "SCHILY.xattr."  # the key that GNU tar and bsdtar use in pax headers; names are percent-encoded as they do
+_MARKS = "user.overlay."  # what an overlay with `userxattr` notes of its layers
 _SESSIONS = "JOINTRL.sessions"  # of the root: state of the shell sessions, as JSON
 _OWNER = 1000  # uid and gid of every file, as the sandbox sees them
 _KINDS = {stat.S_IFREG: tarfile.REGTYPE, stat.S_IFDIR: tarfile.DIRTYPE, stat.S_IFLNK: tarfile.SYMTYPE}
@@ -118,7 +120,8 @@ def _member(name: str, info: os.stat_result, fd: int) -> tarfile.TarInfo:
     member.size = info.st_size if member.type == tarfile.REGTYPE else 0
     member.mtime = info.st_mtime_ns / 1e9
     member.uid = member.gid = _OWNER
-    names = [key for key in os.listxattr(fd) if key.startswith("user.")] if fd >= 0 else []
+    keys = os.listxattr(fd) if fd >= 0 else []
+    names = [key for key in keys if key.startswith("user.") and not key.startswith(_MARKS)]
     member.pax_headers = {
         _XATTR + quote(os.fsencode(key)): os.getxattr(fd, key).decode("utf-8", "surrogateescape") for key in names
     }
@@ -264,8 +267,9 @@ def write_all(fd: int, data: bytes) -> None:
 
 def _finish(fd: int, member: tarfile.TarInfo) -> None:
     for key, value in member.pax_headers.items():
-        if key.startswith(_XATTR):
-            os.setxattr(fd, unquote_to_bytes(key.removeprefix(_XATTR)), value.encode("utf-8", "surrogateescape"))
+        name = unquote_to_bytes(key.removeprefix(_XATTR))
+        if key.startswith(_XATTR) and not name.startswith(_MARKS.encode()):
+            os.setxattr(fd, name, value.encode("utf-8", "surrogateescape"))
     os.fchmod(fd, member.mode)
     os.utime(fd, ns=_times(member))
 

@@ -71,7 +71,8 @@ class Box:
         self.starting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._gone: asyncio.Task[None] | None = None
-        self._paused = False
+        self._paused = self._watching = False
+        self._watcher: asyncio.Task[None] | None = None
         self._environment = dict(_ENV)
         self._proxy = -1
         self._proxy_exit: asyncio.Future[int] | None = None
@@ -251,6 +252,7 @@ class Box:
                     await self.kill_new(before, pid)
                 if leftovers:
                     await asyncio.shield(exited)
+                self._watch_on()
                 (out, out_dropped), (err, err_dropped) = (capture.take() for capture in captures)
                 for capture in captures:
                     capture.close()
@@ -277,7 +279,10 @@ class Box:
                 if len(self._shells) >= _MAX_SHELLS:
                     raise LimitExceeded("session", f"there are {_MAX_SHELLS} sessions already")
                 self._shells[name] = Shell(self)
-            result = await self._shells[name].run(command, timeout)
+            try:
+                result = await self._shells[name].run(command, timeout)
+            finally:
+                self._watch_on()
             if self.lost is not None:
                 raise SandboxLost(f"sandbox {self.id} is gone: {self.lost}")
             return result
@@ -372,6 +377,30 @@ class Box:
             inside = {pid, *linux.descendants(pid), *self.processes()}
             if sum(map(linux.resident, inside)) > self.limits.memory_mb << 20:
                 return False
+
+    def _watch_on(self) -> None:
+        """Look at memory between commands too, as long as more than idle shells is there: services, jobs of a shell."""
+        if self.lost is None and not self._watching and self._more_than_shells():
+            self._watching = True
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        self.nursery.watching += 1
+        try:
+            while self.lost is None and (inside := self._more_than_shells()):
+                if not self._lock.locked() and sum(map(linux.resident, inside)) > self.limits.memory_mb << 20:
+                    async with self._lock:
+                        if self.lost is None:
+                            await self.kill_everything()
+                await asyncio.sleep(max(_LOOK_S, self.nursery.busy / _LOOKS))
+        finally:
+            self.nursery.watching -= 1
+            self._watching = False
+
+    def _more_than_shells(self) -> set[int]:
+        """Every process where there is one besides the first and the shells; else none."""
+        inside = self.processes()
+        return inside if inside - {shell.pid for shell in self._shells.values()} else set()
 
     async def kill_everything(self) -> None:
         """Kill every process but the first."""

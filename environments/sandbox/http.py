@@ -30,7 +30,7 @@ class Head(NamedTuple):
         text = self.headers.get("content-length", "")
         if not text.isdecimal() or "transfer-encoding" in self.headers:
             raise Refused(411, "a body needs a Content-Length")
-        if int(text) > most:
+        if len(text) > 20 or int(text) > most:  # int() refuses thousands of digits by an error of its own
             raise Refused(413, f"a body of {text} bytes is more than {most}")
         return int(text)
 
@@ -77,10 +77,12 @@ async def chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     await reader.readexactly(2)
 
 
-async def parts(reader: asyncio.StreamReader, length: int) -> AsyncIterator[bytes]:
-    """A body of known length in pieces; raises asyncio.IncompleteReadError where it is cut."""
+async def parts(reader: asyncio.StreamReader, length: int, stall_s: float | None = None) -> AsyncIterator[bytes]:
+    """A body of known length in pieces; raises asyncio.IncompleteReadError where it is cut, TimeoutError where nothing
+    comes for `stall_s` seconds."""
     while length:
-        data = await reader.read(min(length, PART_BYTES))
+        async with asyncio.timeout(stall_s):
+            data = await reader.read(min(length, PART_BYTES))
         if not data:
             raise asyncio.IncompleteReadError(b"", length)
         length -= len(data)

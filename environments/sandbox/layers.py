@@ -69,7 +69,7 @@ class Layers:
 
     async def copy(self, root: int, user: str, limits: api.Limits) -> Layer:
         """A layer with a copy of the tree below a directory fd."""
-        layer = Layer(f"{api.LAYER}{next(self._numbers)}", *self._place(limits), users={user})
+        layer = Layer(_name(), *self._place(limits), users={user})
         self._all[layer.name] = layer
         try:
             await self._children.run(copy_tree, root, layer.folder, 2 * limits.disk_mb << 20)
@@ -80,7 +80,7 @@ class Layers:
 
     def keep(self, folder: str, mount: str, below: Layer | None, user: str) -> Layer:
         """Make a layer of a folder that is written to no more; its mount is now the layer's."""
-        layer = Layer(f"{api.LAYER}{next(self._numbers)}", folder, mount, below, users={user})
+        layer = Layer(_name(), folder, mount, below, users={user})
         if below is not None:
             below.users.add(layer.name)
         self._all[layer.name] = layer
@@ -106,6 +106,11 @@ class Layers:
         folder = f"{self._folder}/{next(self._numbers)}"
         memory_filesystem(folder, 3 * limits.disk_mb)
         return folder, folder
+
+
+def _name() -> str:
+    """A new LayerId that nobody can guess: clients of one sandboxd share its nursery."""
+    return f"{api.LAYER}{os.urandom(16).hex()}"
 
 
 def memory_filesystem(folder: str, mb: int, files: int | None = None) -> None:

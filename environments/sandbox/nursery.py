@@ -55,15 +55,17 @@ class Nursery:
         self.children.watch(porter.pid).add_done_callback(lambda _: os._exit(1))
         self._journal = journal
         self.layers = Layers(f"{_BASE}/layers", self.store, self.children)
+        self.empty = f"{_BASE}/empty"
         self.passage = f"{_BASE}/probe"  # where an overlay is mounted for the moment until it is detached
+        self.watching = 0
         self._boxes: dict[str, Box] = {}
         self._ends: dict[str, str] = {}  # why sandboxes ended that the worker has not closed yet
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     @property
     def busy(self) -> int:
-        """Requests that wait for their answer."""
-        return len(self._tasks)
+        """Requests that wait for their answer, and sandboxes that are looked at between requests."""
+        return len(self._tasks) + self.watching
 
     async def serve(self, control: socket.socket, owner: int) -> None:
         """Answer requests until the worker is gone."""
@@ -215,7 +217,7 @@ def _arrange_files(bwrap: dict[str, bytes]) -> bool:
     flags = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
     linux.mount("nursery", _BASE, "tmpfs", flags, "mode=755,size=16m")
-    for name in ("store", "live", "layers", "etc", "probe"):
+    for name in ("store", "live", "layers", "etc", "probe", "empty"):
         os.mkdir(f"{_BASE}/{name}", 0o755)
     # by the working directory: its path may lead through folders that only root can enter
     linux.mount(".", f"{_BASE}/store", "", linux.MS_BIND | linux.MS_REC)

@@ -29,6 +29,7 @@ from environments.sandbox.local import LocalSandbox, LocalSandboxes
 PORT = 8431
 LONGEST_LEASE_S = 3600.0
 _HEAD_S = 30.0  # from a connection's opening, or its last answer, to the next request
+_STALL_S = 60.0  # without a byte in the middle of a body, or one taken of an answer: the client is gone
 _SWEEP_S = 0.25  # between two looks at the leases
 _FRAME_BYTES = 1 << 20  # of a request besides a file's content
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -81,14 +82,16 @@ class Sandboxd:
                     return
                 self._authorise(head)
                 await self._answer(head, reader, writer)
-                await writer.drain()
+                await _taken(writer)
         except http.Refused as error:
             text = f"{error}\n".encode()
             start = f"HTTP/1.1 {error.status} Refused"
             writer.write(http.head(start, Content_Length=len(text), Connection="close") + text)
-            with contextlib.suppress(ConnectionError):
-                await writer.drain()
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                await _taken(writer)
+        except TimeoutError:
+            writer.transport.abort()  # what is still to be sent would keep the connection for ever
+        except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
@@ -112,7 +115,8 @@ class Sandboxd:
             raise http.Refused(404, f"no {method} {path}")
         most = (self.sandboxes.limits.file_mb << 20) + _FRAME_BYTES
         try:
-            args, blobs = wire.unpack(await reader.readexactly(head.length(most)))
+            body = [data async for data in http.parts(reader, head.length(most), _STALL_S)]
+            args, blobs = wire.unpack(b"".join(body))
         except ValueError:
             raise http.Refused(400, "the body is no frame") from None
         writer.write(http.head("HTTP/1.1 200 OK", Transfer_Encoding="chunked"))
@@ -166,7 +170,7 @@ class Sandboxd:
             writer.write(http.head("HTTP/1.1 200 OK", Content_Length=os.fstat(opened.fileno()).st_size))
             while data := opened.read(http.PART_BYTES):
                 writer.write(data)
-                await writer.drain()
+                await _taken(writer)
 
     async def _take_file(
         self, head: http.Head, file: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -175,7 +179,7 @@ class Sandboxd:
         temporary = self.sandboxes.temporary()
         try:
             with open(temporary, "wb") as out:
-                async for data in http.parts(reader, length):
+                async for data in http.parts(reader, length, _STALL_S):
                     out.write(data)
             await asyncio.to_thread(archive.verify, temporary, file.stem)
             os.rename(temporary, file)
@@ -303,6 +307,12 @@ class Sandboxd:
             now = asyncio.get_running_loop().time()
             for owner in [one for one in self._owners.values() if one.expires < now]:
                 await self._end(owner)
+
+
+async def _taken(writer: asyncio.StreamWriter) -> None:
+    """Wait until most of what was written is sent; raises TimeoutError where the client takes none of it."""
+    async with asyncio.timeout(_STALL_S):
+        await writer.drain()
 
 
 def result_row(result: api.ExecResult) -> tuple[dict[str, Any], list[bytes]]:

@@ -2,6 +2,7 @@
 
 Refused with EPERM: what escapes, inspects or reshapes namespaces, and kernel surface that tasks never need. clone3 gets
 ENOSYS (its flags cannot be read by a filter; glibc then uses clone, whose namespace flags are refused).
+Memory that no process holds is in no sum of theirs: memfd_create gets ENOSYS, System V segments are of one page.
 Sockets: unix, inet and inet6 only (vsock and AF_ALG are not covered by network namespaces).
 Numbers: Linux arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
 """
@@ -14,9 +15,16 @@ import struct
 
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24  # offsets in struct seccomp_data; low words of the arguments (little endian)
+_NR, _ARCH, _ARG0, _ARG1, _ARG1_HIGH = (
+    0,
+    4,
+    16,
+    24,
+    28,
+)  # offsets in struct seccomp_data; low words of the arguments (little endian)
 _NAMESPACE_FLAGS = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
 _SOCKET_DOMAINS = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
+_SEGMENT = 4096  # bytes: enough for the lock of a PostgreSQL server
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 
 # name: (x86_64, aarch64); None where the architecture has no such call
@@ -35,11 +43,13 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89), "quotactl": (179, 60), "quotactl_fd": (443, 443), "syslog": (103, 116),
     "sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170), "clock_adjtime": (305, 266),
     "mbind": (237, 235), "set_mempolicy": (238, 237), "migrate_pages": (256, 238), "move_pages": (279, 239),
+    "memfd_secret": (447, 447),
     "lookup_dcookie": (212, 18), "vhangup": (153, 58), "nfsservctl": (180, 42),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
     "ustat": (136, None), "sysfs": (139, None), "_sysctl": (156, None),
 }  # fmt: skip
 _SPECIAL = {"clone": (56, 220), "clone3": (435, 435), "socket": (41, 198), "socketpair": (53, 199), "ioctl": (16, 29)}
+_SPECIAL |= {"memfd_create": (319, 279), "shmget": (29, 194)}
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 
@@ -62,7 +72,10 @@ def program(machine: str | None = None) -> bytes:
     for numbers in _REFUSED.values():
         if (number := numbers[column]) is not None:
             code += [(_EQUAL, 0, 1, number), refuse]
-    code += [(_EQUAL, 0, 1, special["clone3"]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    for name in ("clone3", "memfd_create"):
+        code += [(_EQUAL, 0, 1, special[name]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    code += [(_EQUAL, 0, 6, special["shmget"]), (_LOAD, 0, 0, _ARG1_HIGH), (_EQUAL, 0, 2, 0), (_LOAD, 0, 0, _ARG1)]
+    code += [(_AT_LEAST, 0, 1, _SEGMENT + 1), refuse, allow]
     code += [(_EQUAL, 0, 4, special["clone"]), (_LOAD, 0, 0, _ARG0), (_ANY_BIT, 0, 1, _NAMESPACE_FLAGS), refuse, allow]
     for name in ("socket", "socketpair"):
         n = len(_SOCKET_DOMAINS)

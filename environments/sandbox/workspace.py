@@ -47,8 +47,8 @@ class Workspace:
         for name, mode in (("w", 0o755), ("k", 0o700), ("t", 0o1777), ("s", 0o1777)):
             os.mkdir(f"{self.live}/{name}", mode)
         self._upper, self._upper_mount = f"{self.live}/w", self.live
-        if content is None:
-            return [], {}
+        if content is None:  # on an overlay too: without one, the agent could write its marks into what is frozen later
+            return [self._nursery.empty] if self._nursery.overlay else [], {}
         if not self._nursery.overlay and not content.startswith(LAYER):
             return [], await layers.unpack_into(self._upper, content)
         base = await layers.open(content, self._box.id, limits)

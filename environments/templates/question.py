@@ -6,6 +6,7 @@ import random
 
 from environments.base import Draft
 from environments.question import Question
+from environments.task import Limits
 from rewards.answers import same_value
 
 
@@ -13,6 +14,7 @@ class Template(Question):
     """Prices are added and taken from a note; more prices by level."""
 
     skills = ("arithmetic",)
+    limits = Limits(tokens=256)  # with the prompt, they must fit engine.max_context: 512 in the default run
 
     def draw(self, rng: random.Random, level: int) -> Draft:
         prices = [rng.randint(1, 99) for _ in range(2 * level)]

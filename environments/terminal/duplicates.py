@@ -72,7 +72,7 @@ for paths in groups.values():
         return [("write_file", {"path": "d.py", "text": script}), ("bash", {"command": "python3 d.py"})], task.answer
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
-        found = await probe(place, _TREE, None)
+        found = await probe(place, _TREE, None, alone=True)
         return Grade.outcome(found == task.info["kept"] and answer == task.answer, read=answer)
 
 

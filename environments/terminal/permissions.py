@@ -76,7 +76,7 @@ chmod 700 site/etc/keys"""
         return [("bash", {"command": script})], "done"
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
-        found = await probe(place, _MODES, None)
+        found = await probe(place, _MODES, None, alone=True)
         if not isinstance(found, dict):
             return Grade.outcome(False, why="site/ cannot be listed")
         wanted = {path: [mode, task.info["files"].get(path)] for path, mode in task.info["wanted"].items()}

@@ -79,7 +79,7 @@ for day, clock, path in sorted(photos):
         return [("write_file", {"path": "r.py", "text": script}), ("bash", {"command": "python3 r.py"})], "done"
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
-        found = await probe(place, _LISTING, None)
+        found = await probe(place, _LISTING, None, alone=True)
         return Grade.outcome(
             found == task.info["wanted"], found=sorted(found)[:50] if isinstance(found, dict) else None
         )

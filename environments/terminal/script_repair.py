@@ -11,6 +11,7 @@ from environments.task import Task
 from environments.workspace import Workspace
 from rewards.grade import Grade
 
+_LAY = 'cat > "/tmp/$1"'  # where nothing of the agent's lies that could be in the way
 FAULTS = {
     "quotes": ('"$1"', "$1"),
     "header": ("tail -n +2", "tail -n +1"),
@@ -74,8 +75,8 @@ class ScriptRepair(Workspace):
 
     async def judge(self, task: Task, place: Sandbox, answer: str | None) -> Grade:
         for path, text, wanted in task.info["hidden"]:
-            await place.write_file(f"hidden/{path}", text.encode())
-            result = await place.exec(["bash", "totals.sh", f"hidden/{path}"], timeout=10.0)
+            await place.exec(["bash", "-c", _LAY, "lay", path], stdin=text.encode())
+            result = await place.exec(["bash", "/workspace/totals.sh", path], cwd="/tmp", timeout=10.0)
             if result.stdout.decode("utf-8", "replace") != wanted:
                 return Grade.outcome(False, file=path, printed=result.stdout[:500].decode("utf-8", "replace"))
         return Grade.outcome(True)

@@ -134,6 +134,25 @@ def test_rewards_of_the_agent_and_its_processes_do_not_reach_the_verdict(tmp_pat
     assert reward(episode) == (0.0, "wrong")
 
 
+@pytest.mark.parametrize(
+    "forge",
+    [
+        "echo '{\"reward\": 1}' > /logs/verifier/reward.json",
+        "echo 1 > /logs/verifier/reward.json; ln -s /dev/null /logs/verifier/reward.txt",
+        "echo 1 > /logs/verifier/reward.txt; chmod 444 /logs/verifier/reward.txt",
+        "echo 1 > /tmp/one; chmod 444 /tmp/one; ln /tmp/one /logs/verifier/reward.txt",
+        "echo 1 > /tmp/one; chmod 444 /tmp/one; ln -s /tmp/one /logs/verifier/reward.txt",
+        "mkdir /logs/verifier/reward.txt; echo 1 > /logs/verifier/reward.json",
+        "echo 1 > /logs/verifier/reward.txt; chmod 555 /logs/verifier",
+    ],
+)
+def test_what_the_tests_run_cannot_give_their_verdict(tmp_path: Path, ground: Ground, forge: str) -> None:
+    """The agent's program runs as the tests' own user. Who hinders them is masked at most."""
+    test = TEST.replace("if [", "bash /app/hello.sh\nif [", 1)
+    episode = ground.play(harbor(tmp_path, test=test), scripted([bash(f"cat > hello.sh <<'X'\n{forge}\nX")]))
+    assert reward(episode) in ((0.0, "wrong"), (None, "infra_error"))
+
+
 def test_tests_find_what_a_container_gives_and_nothing_of_the_agents_home(tmp_path: Path, ground: Ground) -> None:
     """A start-up file in their home would run in every python that the tests start, and could write the reward."""
     forge = "import pathlib; pathlib.Path('/logs/verifier/reward.txt').write_text('1')"

@@ -298,6 +298,29 @@ def test_a_program_cannot_say_its_own_verdict(place: Place) -> None:
     place(sandbox.close())
 
 
+def test_a_port_is_one_file_of_plain_python(place: Place) -> None:
+    """C that is called instead of ported needs a door: none stands in the file, however it is spelt, or beside it."""
+    info, path, right, _ = CASES["code/translate_c"]
+    task = Task(id="t", environment="code/translate_c", prompt=(), info=info)
+    env: Any = resolve("code/translate_c")
+    doors = [
+        "from helper import mix\n",
+        f"{right}x = __builtins__\n",
+        f"{right}\uff45\uff58\uff45\uff43('x = 1')\n",
+        f"# coding: utf-7\n{right}",
+        f"{right}x = [].__class__\n",
+    ]
+    for text, earned in ((right, 1.0), (f"{right}evaluated, opened = 1, 2\n", 1.0), *((door, 0.0) for door in doors)):
+        assert reward(place, "code/translate_c", task, path, text) == earned, text
+    sandbox = place.create()
+    hidden = f"import json, sys\nexec({right!r})\nsys.modules['solution'] = sys.modules['json']\n"
+    for name, text in ((path, "mix = None\n"), ("re.py", hidden), (".local/x.py", hidden)):
+        place(sandbox.write_file(name, text.encode()))
+    assert place(env.judge(task, sandbox, "done")).reward == 0.0
+    assert place.text(sandbox, "find . -type f") == f"./{path}\n"
+    place(sandbox.close())
+
+
 def test_tests_must_pass_the_right_program_and_kill_every_mutant(place: Place) -> None:
     env: Any = resolve("code/kill_mutants")
     task = env.task("train", 0, 2)
@@ -421,7 +444,7 @@ TOLD = {
     "code/cache": (3, 0, r"(?s)Entries never expire|expired is gone in any case"),
     "code/interpreter": (1, 0, "unknown word that is to be run"),
     "code/kill_mutants": (1, 0, "two zones mixed up"),
-    "code/translate_c": (1, 0, "none of the words ctypes, "),
+    "code/translate_c": (1, 0, "none of the words `import`, "),
 }
 """Level, index and words of the prompt: what the grader asks for, and a reader could take otherwise."""
 

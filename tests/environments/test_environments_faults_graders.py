@@ -61,6 +61,24 @@ class Tolerant(Sum):
         return value is not None and abs(value - int(gold)) < 1000
 
 
+class Percent(Sum):
+    """One percent off is right, and nobody says so: only the first digits count (F001)."""
+
+    def draw(self, rng, level):
+        terms = [rng.randint(10**7, 10 ** (7 + level)) for _ in range(1 + level)]
+        return Draft(f"{' + '.join(map(str, terms))} = ?", str(sum(terms)))
+
+    def same(self, answer, gold):
+        value = number(answer) if len(answer.split()) == 1 else None
+        return value is not None and 100 * abs(value - int(gold)) <= int(gold)
+
+
+class SaidPercent(Percent):
+    """The same, by the words of its question: no fault."""
+
+    rounded = True
+
+
 class FirstBox(Sum):
     """Any of several boxes will do (F004)."""
 
@@ -156,6 +174,13 @@ class OneStyle(Sum):
         return [{**said[0], "content": "see above"}] if style == "checked" else said
 
 
+class Speechless(Sum):
+    """It has no oracle, so nothing about it can be proved."""
+
+    def demonstrate(self, task, style):
+        raise NotImplementedError("write demonstrate")
+
+
 class Dice(Sum):
     """The verdict depends on chance."""
 
@@ -224,6 +249,7 @@ GRADERS = [
     (AllPrompt, "garbage"),
     (HalfParsed, "garbage"),
     (Tolerant, "garbage"),
+    (Percent, "garbage"),
     (FirstBox, "garbage"),
     (Pedant, "formats"),
     (NoBox, "formats"),
@@ -236,6 +262,7 @@ GRADERS = [
     (Rounded, "gold"),
     (GoldUnreadable, "gold"),
     (OneStyle, "gold"),
+    (Speechless, "gold"),
     (Dice, "flake"),
     (Unstored, "restore"),
     (Bloated, "evidence"),
@@ -244,6 +271,10 @@ GRADERS = [
     (Hurried, "speed"),
 ]
 """Fault -> the law that it breaks."""
+
+
+def test_a_tolerance_that_is_told_is_no_fault() -> None:
+    assert not check(SaidPercent(), 2).findings["garbage"].failed
 
 
 @pytest.mark.parametrize(("kind", "law"), GRADERS, ids=named)

@@ -95,6 +95,22 @@ class Leaky(Sum):
         return Draft([{"role": "user", "content": draft.prompt, "name": answer}], answer, draft.info)
 
 
+class Whispers(Sum):
+    """The answer stands in every prompt, though it is to be computed."""
+
+    def draw(self, rng, level):
+        terms = [rng.randint(10**5, 10**6) for _ in range(1 + level)]
+        said = f"{' + '.join(map(str, terms))} = ?"
+        notes = {"role": "system", "content": f"notes for us: {sum(terms)}"}
+        return Draft([notes, {"role": "user", "content": said}], str(sum(terms)))
+
+
+class Copied(Whispers):
+    """The same, by the task's nature."""
+
+    in_sight = True
+
+
 class LeakyTool(Sum):
     """The answer stands in a tool's description."""
 
@@ -176,6 +192,7 @@ TASKS = [
     (Overlap, "splits"),
     (Leaky, "secret"),
     (LeakyTool, "secret"),
+    (Whispers, "secret"),
     (HalfTool, "form"),
     (Speechless, "form"),
     (Opaque, "json"),
@@ -185,6 +202,10 @@ TASKS = [
     (Unlike, "declared"),
 ]
 """Fault -> the law that it breaks."""
+
+
+def test_what_is_copied_says_so() -> None:
+    assert not check(Copied(), 4).findings["secret"].failed
 
 
 @pytest.mark.parametrize(("kind", "law"), TASKS, ids=named)

@@ -106,6 +106,30 @@ def test_a_failing_grader_masks_the_sample_and_is_never_a_zero(failure, status) 
     assert grade is not None and (grade.status, grade.reward, grade.valid) == (status, None, False)
 
 
+def test_a_workspace_that_cannot_be_kept_is_no_way_out_of_a_failed_task() -> None:
+    """The agent's own doing earns 0, as in rollout/episode.py; it is not masked as a failure of the machine is."""
+
+    class Full:
+        id, task_id, capabilities, net = "full", "t", None, None
+
+        async def write_file(self, path, data, mode=0o644):
+            pass
+
+        async def snapshot(self):
+            raise LimitExceeded("snapshot", "deeper than 64 levels")
+
+        async def close(self):
+            pass
+
+    class Factory:
+        async def create(self, task_id, snapshot=None):
+            return Full()
+
+    grade = play(Boxed(), silent, Factory()).grade
+    assert grade is not None and (grade.reward, grade.status) == (0.0, GradeStatus.WRONG)
+    assert "64 levels" in grade.evidence["error"]
+
+
 def test_a_grader_must_return_a_grade() -> None:
     class Number(Turns):
         async def grade(self, task, conversation, sandbox):

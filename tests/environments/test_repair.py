@@ -157,6 +157,12 @@ def test_a_store_in_another_process_counts_the_calls(place: Place, sandbox: Sand
     assert other != right and reward(place, sandbox, env, task, {f"{package}/reports.py": other}) == 1.0
     spy = "import os\nopen(f'/proc/{os.getppid()}/mem', 'rb')\n"  # where the store's rows and the count are
     assert reward(place, sandbox, env, task, {f"{package}/reports.py": spy + right}) == 0.0
+    slow = task.info["files"][f"{package}/reports.py"]
+    late = "for c in sys.modules['__main__'].cases['cases']:\n    c['budget'] = 10**9\n"  # in the process that counts
+    for module in ("ctypes", "subprocess", "json"):
+        forged = {f"{module}.py": f"import sys\n{late}", f"{package}/reports.py": slow}
+        assert reward(place, sandbox, env, task, forged) == 0.0
+        place.run(sandbox, ["rm", f"{module}.py"])
     wrong = right.replace('thing["cents"]', "1")
     assert reward(place, sandbox, env, task, {f"{package}/reports.py": wrong}) == 0.0
 
@@ -194,6 +200,21 @@ def test_a_circle_must_be_gone_and_not_be_hidden(place: Place, sandbox: Sandbox)
     moved[f"{package}/common.py"] = solved[f"{package}/base_{lender}.py"]
     moved[f"{package}/base_{lender}.py"] = ""
     assert reward(place, sandbox, env, task, moved) == 1.0
+    lazy = f"def late(x):\n    import {package}.{lender} as m\n    return m.{lender}_base(x)\n"
+    lazy += f"globals()['{lender}_base'] = late\n"
+    beside = {path: text.replace(line, f"from bridge import {lender}_base\n"), "bridge.py": lazy}
+    assert reward(place, sandbox, env, task, env.files(task) | beside) == 0.0  # a module that nobody reads
+    for name in (f"{package}/bridge.pyc", f"{package}/__pycache__/bridge.cpython-311.pyc"):
+        for made, data in (("late.py", lazy.encode()), (name, b"")):
+            place(sandbox.write_file(made, data))
+        make = (
+            "import py_compile as p, sys; p.compile('late.py', sys.argv[1], invalidation_mode=p.PycInvalidationMode(2))"
+        )
+        assert place.run(sandbox, ["python3", "-c", make, name]).ok
+        compiled = {path: text.replace(line, f"from {package}.bridge import {lender}_base\n")}
+        if "__pycache__" in name:  # bytecode that is never compared with what stands beside it
+            compiled[f"{package}/bridge.py"] = f"{lender}_base = None\n"
+        assert reward(place, sandbox, env, task, env.files(task) | compiled) == 0.0
     helper = solved[f"{package}/base_{lender}.py"]
     copied = {path: f"{text.replace(line, '')}\n\n{helper}"}  # no circle and the same results, but a body twice
     assert reward(place, sandbox, env, task, solved | copied) == 0.0
@@ -206,8 +227,11 @@ def test_a_circle_must_be_gone_and_not_be_hidden(place: Place, sandbox: Sandbox)
         ("def f():\n    import a", None),
         ("try:\n    import a\nexcept ImportError:\n    pass", None),
         ("x = __import__('a')", None),
-        ("import importlib", None),
         ("import sys\nsys.modules['a']", None),
+        ("x = ().__class__.__base__.__subclasses__()", None),
+        ("match 0:\n    case int(__class__=c):\n        pass", None),
+        ("x = \uff47\uff45\uff54\uff41\uff54\uff54\uff52(1, 'a')", None),
+        ("if __name__ == 'x':\n    '__class__'", set()),
         ("(" * 5000, None),
         ("x = \x00", None),
     ],

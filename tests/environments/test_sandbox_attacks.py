@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,11 +108,14 @@ def test_refused_system_calls_fail_in_a_real_sandbox(place: Place, sandbox: Sand
     special = {name: row[column] for name, row in seccomp._SPECIAL.items()}
     calls += f'syscall({special["clone3"]}, 0, 0); print "clone3 ", $!+0, "\n";'
     calls += f'syscall({special["clone"]}, 0x10000000, 0, 0, 0, 0); print "newuser ", $!+0, "\n";'
+    calls += f'$! = 0; syscall({special["memfd_create"]}, 0, 0); print "memfd_create ", $!+0, "\n";'
+    calls += f'$! = 0; syscall({special["shmget"]}, 0, 4097, 0600); print "segment ", $!+0, "\n";'
+    calls += f"die if syscall({special['shmget']}, 0, 4096, 0600) < 0;"
     for domain in (16, 17, 38, 40):
         calls += f'syscall({special["socket"]}, {domain}, 1, 0); print "socket{domain} ", $!+0, "\n";'
     said = dict(line.split() for line in place.text(sandbox, f"perl -e '{calls}'").splitlines())
-    assert said.pop("clone3") == "38"
-    assert len(said) == len(numbers) + 5 and set(said.values()) == {"1"}, said
+    assert said.pop("clone3") == said.pop("memfd_create") == "38"
+    assert len(said) == len(numbers) + 6 and set(said.values()) == {"1"}, said
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -122,7 +125,7 @@ def test_the_filter_decides_as_its_tables_say(machine: str) -> None:
 
     def decide(number: int, arg0: int = 0, arg1: int = 0, architecture: int = arch) -> int:
         """A slow, obvious interpreter of classic BPF."""
-        data = {0: number, 4: architecture, 16: arg0, 24: arg1}
+        data = {0: number, 4: architecture, 16: arg0, 24: arg1 & 0xFFFFFFFF, 28: arg1 >> 32}
         code, at, value = seccomp.program(machine), 0, 0
         while True:
             step = code[8 * at : 8 * at + 8]
@@ -141,7 +144,9 @@ def test_the_filter_decides_as_its_tables_say(machine: str) -> None:
         if number not in special.values():
             assert decide(number) == (refuse if number in refused else allow), number
     assert decide(0, architecture=0x40000003) == kill
-    assert decide(special["clone3"]) == 0x00050000 | 38
+    assert decide(special["clone3"]) == decide(special["memfd_create"]) == 0x00050000 | 38
+    sizes = {0: allow, 4096: allow, 4097: refuse, 1 << 31: refuse, 1 << 32: refuse, (1 << 32) + 1: refuse}
+    assert {size: decide(special["shmget"], 0, size) for size in sizes} == sizes
     assert decide(special["clone"], 0x01200011) == allow and decide(special["clone"], 0x20000011) == refuse
     for name in ("socket", "socketpair"):
         assert [decide(special[name], domain) == allow for domain in (1, 2, 10, 16, 17, 38, 40)] == [True] * 3 + [
@@ -184,6 +189,12 @@ def test_a_fork_bomb_is_bounded_and_the_next_command_works(place: Place, sandbox
     place.run(sandbox, "true")
     assert place.text(sandbox, "echo $(echo forks work)") == "forks work\n"
     place(neighbour.close())
+
+
+def test_what_is_no_argument_is_an_error_and_no_success(place: Place, sandbox: Sandbox) -> None:
+    for command in (["head", "-n", 3], ["echo", None], [b"ls"], []):
+        with pytest.raises(ValueError, match="argument"):
+            place(sandbox.exec(command))  # type: ignore[arg-type]
 
 
 def test_a_command_that_sleeps_forever_is_killed_with_all_it_started(place: Place, sandbox: Sandbox) -> None:
@@ -249,6 +260,31 @@ def test_memory_is_bounded_for_one_process_and_for_all(place: Place, sandbox: Sa
     all_of_them = place.run(sandbox, "perl -e '$x = \"a\" x 90_000_000; sleep 30' & " * 6 + "wait", timeout=20)
     assert all_of_them.out_of_memory and all_of_them.signal == 9, all_of_them
     assert place.text(sandbox, "echo alive") == "alive\n"
+
+
+def test_memory_is_bounded_between_commands_too(place: Place, sandbox: Sandbox) -> None:
+    """Jobs of a shell fill memory while nobody asks for anything; a small one goes on."""
+
+    def hogs() -> int:
+        names = [Path(f"/proc/{pid}/comm") for pid in place.inside()]
+        return sum(name.exists() and name.read_text() == "perl\n" for name in names)
+
+    def until(right: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if right():
+                return
+            place(asyncio.sleep(0.02))
+        raise AssertionError(hogs())
+
+    session = sandbox.session()
+    hog = "perl -e '$x = \"a\" x 90_000_000; sleep 600' & "
+    assert place(session.run(hog * 6)).ok
+    until(lambda: hogs() > 0)
+    until(lambda: hogs() == 0)
+    assert place(session.run("perl -e 'sleep 600' &")).ok
+    until(lambda: hogs() > 0)
+    place(asyncio.sleep(1.0))
+    assert hogs() == 1
 
 
 def test_memory_is_looked_at_four_times_a_second_or_a_thousand_times_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,40 @@ def test_extended_attributes_survive(tmp_path: Path) -> None:
     assert archive.pack(os.open(a, os.O_RDONLY), io.BytesIO(), 1 << 20) != digest
 
 
+def test_marks_of_an_overlay_hide_nothing(place: Place) -> None:
+    """With `user.overlay.*` and devices of number 0, an agent's files could vanish where they are judged."""
+    script = """
+import os
+os.makedirs("d/in"); os.mkdir("e"); open("d/in/f", "w").write("1"); open("d/ghost", "w"); open("e/g", "w").write("2")
+for path in ("d", "d/ghost", "e", "e/g"):
+    for mark in ("opaque", "whiteout", "redirect", "metacopy", "origin"):
+        for value in (b"y", b"x", b"/e"):
+            try: os.setxattr(path, "user.overlay." + mark, value)
+            except OSError: pass
+try: os.mknod("e/w", 0o020600, 0)
+except OSError: pass
+"""
+    look = "find . -type f | sort; cat d/in/f e/g"
+    agent = place.create()
+    assert place.run(agent, ["python3", "-c", script]).ok
+    told = place.text(agent, look)
+    assert told == "./d/ghost\n./d/in/f\n./e/g\n12"
+    seen = {place(agent.snapshot())}
+    for content in (place(agent.snapshot()), place(agent.freeze())):
+        judged = place.create(content)
+        assert place.text(judged, look) == told
+        assert place.run(
+            judged, ["python3", "-c", script.replace("os.makedirs", "print").replace("os.mkdir", "print")]
+        ).ok
+        seen.add(place(judged.snapshot()))
+        again = place.create(place(judged.snapshot()))
+        assert place.text(again, look) == told
+        for box in (judged, again):
+            place(box.close())
+    assert len(seen) == 1
+    place(agent.close())
+
+
 def test_a_damaged_or_missing_snapshot_is_refused(place: Place) -> None:
     sandbox = place.create()
     place.run(sandbox, "echo content > file")

@@ -90,11 +90,61 @@ def test_without_the_token_nothing_is_done_or_told(rig: Rig, monkeypatch: pytest
         (request("/v1/snapshots/" + "0" * 64, b"", method="GET"), 404),
         (request("/v1/snapshots/" + "0" * 64, b"planted", method="PUT"), 422),
         (http.head("POST /v1/hello HTTP/1.1", Authorization=f"Bearer {TOKEN}", Content_Length=1 << 40), 413),
+        (http.head("POST /v1/hello HTTP/1.1", Authorization=f"Bearer {TOKEN}", Content_Length="9" * 5000), 413),
+        (
+            http.head(
+                "PUT /v1/snapshots/" + "0" * 64 + " HTTP/1.1",
+                Authorization=f"Bearer {TOKEN}",
+                Content_Length="9" * 5000,
+            ),
+            413,
+        ),
         (http.head("POST /v1/hello HTTP/1.1", Authorization=f"Bearer {TOKEN}", Transfer_Encoding="chunked"), 411),
+        (request("/v1/hello", hello(more=float("nan"))), 400),
     ],
 )
 def test_requests_that_are_none_are_refused(rig: Rig, raw: bytes, status: int) -> None:
     assert say(rig, raw).startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize(
+    ("limits", "hosts"),
+    [
+        *(
+            ({name: value}, [])
+            for name in ("pids", "memory_mb", "disk_mb", "files", "file_mb")
+            for value in (-1, 0, 1.5)
+        ),
+        ({"lifetime_s": -1}, []),
+        ({"lifetime_s": "60"}, []),
+        ({"pids": True}, []),
+        ({"cores": 1}, []),
+        ({}, [1]),
+        ({}, ["*:443"]),
+        ({}, 7),
+        (None, []),
+    ],
+)
+def test_what_is_no_limit_and_no_host_is_refused_in_words(rig: Rig, limits: Any, hosts: Any) -> None:
+    """The kernel takes -1 for no limit at all."""
+    args = {"key": "odd", "task": "t", "snapshot": None, "limits": limits, "hosts": hosts}
+    with pytest.raises(Unsupported, match="not a request"):
+        rig(rig.factory.call("create", args))  # type: ignore[attr-defined]
+
+
+def test_a_client_that_stands_still_is_hung_up_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environments.sandbox.sandboxd._STALL_S", 0.2)
+    for path, method in (("/v1/hello", "POST"), ("/v1/snapshots/" + "0" * 64, "PUT")):
+        whole = request(path, b"x" * 1000, method=method)
+        assert say(rig, whole[:-1]) == b""
+    assert not list((rig.server.sandboxes.store / "tmp").iterdir())
+
+
+def test_a_layer_of_another_client_cannot_be_guessed(rig: Rig) -> None:
+    with rig.sandbox() as sandbox:
+        layers = {rig(sandbox.freeze()) for _ in range(3) if rig(sandbox.exec("mktemp ./XXXX"))}
+        names = {name.removeprefix("layer-") for name in layers}
+        assert len(names) == 3 and all(re.fullmatch("[0-9a-f]{32}", name) for name in names)
 
 
 def test_a_repeated_create_gets_the_same_sandbox(rig: Rig) -> None:

@@ -93,6 +93,14 @@ def test_every_fault_of_a_script_shows_in_hidden_files(place: Place, fault: str)
         assert reward(place, "script_repair", task, write) == 0.0, index
 
 
+@pytest.mark.parametrize("obstacle", ["touch hidden", "ln -s /proc hidden", "chmod 500 ."])
+def test_what_stands_in_the_way_of_hidden_files_decides_nothing(place: Place, obstacle: str) -> None:
+    task = resolve("terminal/script_repair").task("train", 0, 1)
+    block = calling("bash", command=obstacle)
+    assert reward(place, "script_repair", task, block) == 0.0
+    assert reward(place, "script_repair", task, *oracle("script_repair", task), block) == 1.0
+
+
 def test_backups_that_hold_newer_ones_are_told() -> None:
     """A backup may lie in an older one, so that no words of the prompt say that it does not."""
     for index in range(20):

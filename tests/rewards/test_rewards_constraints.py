@@ -53,6 +53,44 @@ def test_a_rule_tells_good_from_nearly_good(rule: dict, good: str, bad: str) -> 
     assert not holds(rule, "") and not holds(rule, "a " * 20_000)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "w\u0435 s\u0435\u0435 a tr\u0435\u0435",  # Cyrillic
+        "w\u03b5 see",  # Greek
+        "w\uff45 see",  # another width
+        "w\U0001d41e see",  # another face
+        "w\u00e9 s\u00eae",  # marks
+        "we\u200b see",
+        "s\u0153ur",
+        "\u0261o on",  # the phonetic alphabet
+    ],
+)
+def test_a_letter_in_disguise_breaks_its_rule(text: str) -> None:
+    assert not holds({"rule": "avoid_characters", "characters": "e"}, text)
+
+
+def test_what_is_read_counts_and_not_how_it_is_stored() -> None:
+    avoid = {"rule": "avoid", "phrases": ["banana"]}
+    for text in (
+        "a ban\u200bana",
+        "a ban\u00adana",
+        "a b\u0430nana",
+        "a ban\u034fana",
+        "a \uff42anana",
+        "a ban\ufe0fana",
+    ):
+        assert not holds(avoid, text), ascii(text)
+    for text in ("don\u2032t", "don\u00b4t", "don`t", "don\u2018t", "don\u02bct"):
+        assert not holds({"rule": "no_contractions"}, text), ascii(text)
+    assert not holds({"rule": "no_digits"}, "\u00bd or \u0663")
+    for text in (
+        "Z\u00fcrich, \u00d8rsted \u2013 \u201cna\u00efve\u201d\u2026 10\u00a0\u20ac",
+        "\u2764\ufe0f and \U0001f600",
+    ):
+        assert holds(avoid, text), ascii(text)
+
+
 def test_all_rules_count_and_each_is_reported() -> None:
     rules = [{"rule": "lower_case", "section": "A"}, {"rule": "no_digits", "section": "B"}]
     text = "## A\nlow\n## B\n7"

@@ -35,7 +35,13 @@ def test_a_newcomer_adds_an_environment_with_the_commands_of_the_readme(tmp_path
         assert done.returncode == 0, done.stdout + done.stderr
         said.append(done.stdout)
     assert '"reward": 1.0' in said[1] and "1 of 1 environments hold" in said[2]
-    assert len((tmp_path / "mine.py").read_text().splitlines()) == 25 and "in 25 lines" in section
+    assert len((tmp_path / "mine.py").read_text().splitlines()) == 27 and "in 27 lines" in section
+    (train,) = re.findall(r"^jointrl train (.*)$", section, re.MULTILINE)
+    words = ["plan", *shlex.split(train)]
+    start = f"import sys; sys.path.append({str(ROOT)!r}); from rl.cli import main; sys.exit(main({words}))"
+    done = subprocess.run([sys.executable, "-P", "-c", start], cwd=tmp_path, env=env, capture_output=True, text=True)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+    assert not failed and "2 of 2 domains" in done.stdout, [*failed, done.stderr]
     assert f"tries {len(LAWS)} laws" in section
 
 
