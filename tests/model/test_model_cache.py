@@ -218,6 +218,10 @@ def test_rows_of_another_model_or_version_are_not_copied() -> None:
 def test_the_fingerprint_is_of_the_architecture() -> None:
     config = K3Config.preset("tiny")
     assert fingerprint(config) == fingerprint(replace(config, extra={"model_type": "kimi_linear"}))
+    k3 = K3Config.preset("k3")
+    la, vision = replace(k3.linear_attn_config, extra={"note": 1}), replace(k3.vision, extra={"note": 1})
+    same = replace(k3, wrapper={"dtype": "float32"}, quantization_config=None, linear_attn_config=la, vision=vision)
+    assert fingerprint(same) == fingerprint(k3) != fingerprint(replace(k3, vision=replace(vision, patch_size=16)))
     assert len({fingerprint(K3Config.preset(p)) for p in ("tiny", "tiny_odd", "small", "k3", "k31_pro")}) == 5
     la = replace(config.linear_attn_config, kda_layers=(1, 2), full_attn_layers=(3, 4))
     assert fingerprint(replace(config, linear_attn_config=la)) != fingerprint(config)
