@@ -185,9 +185,16 @@ def render_cluster(config: Config) -> str:
         f"rollout      engines of {c.rollout_gpus} GPUs, {c.rollout_weights} experts, {c.rollout_batch} sequences of "
         f"{c.sequence:,} tokens at once, {gigabytes(state)} of state each",
         f"operations   at {c.sequence:,} tokens {decode / 1e9:,.0f} GFLOP per decoded token; a prompt of them "
-        f"{prompt / 1e9:,.0f} GFLOP per token on average, in training three times that",
+        f"{prompt / 1e9:,.0f} GFLOP per token on average, in training {_passes(c)} times that",
     ]
     return "\n".join([*lines, "", table(["GPU of", "part", "bytes"], rows)])
+
+
+def _passes(c: ClusterConfig) -> int:
+    """What training computes, in forward passes: one forwards and two backwards; where a chunk ends before its row does
+    it is run again before it is differentiated, and where layers are recomputed they are, once more.
+    """
+    return 3 + (c.sequence > c.chunk) + c.recompute
 
 
 def _learner(config: Config) -> tuple[str, bool]:

@@ -161,6 +161,19 @@ def test_a_million_tokens_go_to_the_host_before_chunks_shrink() -> None:
     assert smallest_engine(K31, replace(c, gpu_memory_gb=40.0)) is None  # latents of one sequence: 33 GiB
 
 
+@pytest.mark.parametrize(
+    ("keys", "times"),
+    [
+        (["cluster.recompute=false", "cluster.chunk=131072"], 3),
+        (["cluster.chunk=131072"], 4),
+        (["cluster.recompute=false"], 4),
+        ([], 5),
+    ],
+)
+def test_what_is_run_again_is_counted_among_the_operations(keys: list[str], times: int) -> None:
+    assert f"GFLOP per token on average, in training {times} times that" in planned(*keys).render()
+
+
 def test_the_plan_says_what_does_not_fit_and_keys_that_do() -> None:
     lacking = planned()
     text = lacking.render()
