@@ -189,9 +189,9 @@ class Checkpoint:
         """Raise for sizes far beyond what is stored, before a model of them is laid out: that takes all memory."""
         parts = self.config.part_counts() | {"vision": self.config.vision_count(), "mtp": self.config.mtp_count()}
         stored = sum(2 * e.spec.nbytes for e in self._entries.values())  # a byte holds two values at most
-        if sum(parts.values()) > _BEYOND * stored:
+        if (total := self.config.total_count()) > _BEYOND * stored:
             raise WeightsError(
-                f"{self.folder / CONFIG} describes {sum(parts.values()):,} parameters, most of them "
+                f"{self.folder / CONFIG} describes {total:,} parameters, most of them "
                 f"{max(parts, key=lambda part: parts[part])}, the tensors hold {stored:,} at most: correct the config"
             )
 
@@ -265,7 +265,7 @@ class Checkpoint:
             len(self._entries),
             len({e.file for e in entries}),
             sum(e.spec.nbytes for e in entries),
-            self.config.param_count() + self.config.vision_count(),
+            self.config.total_count(),
             self.unread,
             hashed,
         )

@@ -258,6 +258,15 @@ class K3Config:
             return 0
         return self.vision.param_count() + self.vision.projector_count(self.hidden_size)
 
+    def total_count(self) -> int:
+        """All parameters of the policy: text, vision and MTP."""
+        return self.param_count() + self.vision_count() + self.mtp_count()
+
+    def routed_count(self) -> int:
+        """Parameters of the routed experts of all layers, that of MTP included: what expert parallelism divides."""
+        layers = len(self.moe_layers) + self.num_nextn_predict_layers
+        return self.part_counts()["routed_experts"] // len(self.moe_layers) * layers
+
     def state_values(self, length: int) -> dict[str, int]:
         """Values (not bytes) that the decode state of one sequence of `length` tokens holds, by kind."""
         return arithmetic.state_values(self, length)

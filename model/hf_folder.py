@@ -59,10 +59,10 @@ class Folder:
     """Class names that config.json gives."""
 
     def get(self, key: str) -> int:
-        """A size of the configuration; raises ValueError naming it where there is none."""
+        """A size of the configuration; raises ValueError naming it where there is none, or it is 0."""
         value = self.find(key)
-        if value is None:
-            raise ValueError(f"{self.path / 'config.json'} has no {key}")
+        if not value:
+            raise ValueError(f"{self.path / 'config.json'} has no {key}" + (" (it is 0)" if value == 0 else ""))
         return value
 
     def find(self, key: str) -> int | None:

@@ -61,8 +61,9 @@ def learner_need(model: K3Config, c: ClusterConfig, optimizer: str, rounded: boo
     parameters, kept_experts = held(3, weight), weight * own if rounded else 0.0
     if c.zero_stage == 3:  # the layer at work and the next are gathered
         layer = (rest - 2 * model.vocab_size * model.hidden_size) / model.num_hidden_layers
-        parameters += 2 * weight * (layer + own / len(model.moe_layers))
-        kept_experts /= len(model.moe_layers)
+        blocks = len(model.moe_layers) + model.num_nextn_predict_layers
+        parameters += 2 * weight * (layer + own / blocks)
+        kept_experts /= blocks
     carried, host = _carried(model, c)
     return Need(
         {
@@ -202,9 +203,9 @@ def _learner(config: Config) -> tuple[str, bool]:
 
 
 def _counts(model: K3Config) -> tuple[int, int]:
-    """(parameters of routed experts, all others with vision and MTP)."""
-    routed = model.part_counts()["routed_experts"]
-    return routed, model.param_count() - routed + model.vision_count() + model.mtp_count()
+    """(parameters of routed experts, all others)."""
+    routed = model.routed_count()
+    return routed, model.total_count() - routed
 
 
 def _activations(model: K3Config, c: ClusterConfig) -> int:

@@ -175,6 +175,8 @@ def test_sizes_come_from_the_headers(good: Path) -> None:
     assert folder.parameters == sum(t.numel() for t in stored.values())
     assert folder.routed == sum(t.numel() for n, t in stored.items() if ".experts." in n) == 2 * 4 * 3 * 32 * 16
     assert folder.get("num_experts") == 4 and folder.find("kv_lora_rank") is None
+    with pytest.raises(ValueError, match=r"has no hidden_size \(it is 0\)"):
+        replace(folder, config={"hidden_size": 0}).get("hidden_size")
     for odd in ("2", 2.0, -2, True, [2]):
         with pytest.raises(ValueError, match=r"config\.json has num_hidden_layers="):
             replace(folder, config={"num_hidden_layers": odd}).get("num_hidden_layers")
