@@ -53,7 +53,7 @@ TOOLS_TAIL = "\n```"
 
 _JSON_TYPE = {bool: "boolean", int: "number", float: "number", type(None): "null", dict: "object", list: "array"}
 _ATTRIBUTE = re.compile(r' ([a-z]+)="([^"]*)"')
-_BAD = object()
+NO_JSON = object()
 """What text gives that is not JSON."""
 
 _DEPTH = 64
@@ -295,12 +295,13 @@ def _attributes(text: str) -> tuple[str, dict[str, str]]:
     return tag, {k: v.replace("&quot;", '"').replace("&amp;", "&") for k, v in found}
 
 
-def _loads(text: str) -> Any:
+def read_json(text: str) -> Any:
+    """The value of a sampled text, or NO_JSON where it is none that any JSON writer could write again."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return _BAD
-    return value if _sound(value) else _BAD
+        return NO_JSON
+    return value if _sound(value) else NO_JSON
 
 
 def _sound(value: Any) -> bool:
@@ -337,13 +338,13 @@ def _read_call(r: _Reader, position: int) -> dict:
         if tag == "json":  # arguments that were not an object when they were written
             if call["arguments"]:
                 raise _Malformed("a json block stands beside other arguments", call | {"arguments": body})
-            value = _loads(body)
+            value = read_json(body)
             whole = isinstance(value, dict) and "" not in value
             return _closed(r, call | {"arguments": value if whole else body})
         key, kind = given.get("key", ""), given.get("type", "string")
         if not key or key in call["arguments"]:
             raise _Malformed(f"argument key {key!r} is empty or given twice", call | {"arguments": body})
-        value = body if kind == "string" else _loads(body)
+        value = body if kind == "string" else read_json(body)
         if kind != "string" and _JSON_TYPE.get(type(value)) != kind:
             raise _Malformed(f"argument {key} is not of type {kind}", call | {"arguments": body})
         call["arguments"][key] = value
