@@ -172,6 +172,7 @@ def other_model(saved: Snapshot) -> DecodeState:
     [
         (other_model, lambda s: s, "another model: config"),
         (lambda s: WIDE.new_state(1, 8), lambda s: s, "9 tokens does not fit max_len 8"),
+        (lambda s: WIDE.new_state(1, 8), lambda s: replace(s, length=-1), "-1 tokens does not fit max_len 8"),
         (lambda s: NARROW.new_state(1, 40), lambda s: s, "recurrent is torch.float64"),
         (lambda s: WIDE.new_state(1, 40), lambda s: replace(s, version=3), "version 3, not 0"),
         (lambda s: WIDE.new_state(1, 40), lambda s: replace(s, length=8), r"latent is torch.float64 \(2, 9, 40\)"),
