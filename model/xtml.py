@@ -118,7 +118,7 @@ def _content(content: str | Sequence[Mapping[str, Any]]) -> list[Part]:
     """A text, or parts {"type": "text", "text"} and {"type": "image", "width", "height"} in their order."""
     if isinstance(content, str):
         return _text(content)
-    if not isinstance(content, Sequence):
+    if not isinstance(content, list | tuple):
         raise ValueError(f"a message's content is {content!r:.40}: it must be a text, or a list of parts")
     parts: list[Part] = []
     for part in content:
