@@ -146,7 +146,7 @@ class DecodeState:
         mine["latent"] = self.latent[:, row, : saved.length]
         if self.index is not None:
             mine["index"] = self.index[:, row, : saved.length]
-        if saved.length > self.max_len:
+        if not 0 <= saved.length <= self.max_len:
             raise ValueError(f"exported state of {saved.length} tokens does not fit max_len {self.max_len}")
         saved.check(mine, fingerprint(self.config), self.version)
         for name, tensor in mine.items():

@@ -40,6 +40,8 @@ from model.stored import DTYPES, VISION, is_expert, keeps_float32, layout
 SHARD_BYTES = 5 * 10**9
 _SHOWN = 5
 """Faults that one error names."""
+_BEYOND = 64
+"""Times the stored values that a config may describe before it is no config of theirs; nearer, tensors are named."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class Checkpoint:
         self.folder = folder
         self._entries = read_folder(folder)
         self.config, packed = read_config(folder)
+        self._check_size()
         self._units = layout(self.config, "mxfp4" if packed else "bf16")
         self.unread = tuple(n for n in self._entries if n.startswith(VISION) and not self._known(n))
         self._check(packed)
@@ -181,6 +184,16 @@ class Checkpoint:
     def _tensor(self, stored: str) -> Tensor:
         entry = self._entries[stored]
         return torch.frombuffer(entry.read(), dtype=DTYPES[entry.spec.dtype]).view(entry.spec.shape)
+
+    def _check_size(self) -> None:
+        """Raise for sizes far beyond what is stored, before a model of them is laid out: that takes all memory."""
+        parts = self.config.part_counts() | {"vision": self.config.vision_count(), "mtp": self.config.mtp_count()}
+        stored = sum(2 * e.spec.nbytes for e in self._entries.values())  # a byte holds two values at most
+        if (total := self.config.total_count()) > _BEYOND * stored:
+            raise WeightsError(
+                f"{self.folder / CONFIG} describes {total:,} parameters, most of them "
+                f"{max(parts, key=lambda part: parts[part])}, the tensors hold {stored:,} at most: correct the config"
+            )
 
     def _check(self, packed: bool) -> None:
         """Raise for what the headers and the config do not say alike, before any data is read."""
@@ -252,7 +265,7 @@ class Checkpoint:
             len(self._entries),
             len({e.file for e in entries}),
             sum(e.spec.nbytes for e in entries),
-            self.config.param_count() + self.config.vision_count(),
+            self.config.total_count(),
             self.unread,
             hashed,
         )
@@ -308,7 +321,7 @@ def parse_size(text: str) -> int:
     number = text.strip().upper().removesuffix("B")
     factor = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.get(number[-1:], 1)
     try:
-        size = float(number.rstrip("KMGT")) * factor
+        size = float(number if factor == 1 else number[:-1]) * factor
     except ValueError:
         size = math.nan
     if not 1 <= size < math.inf:

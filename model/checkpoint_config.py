@@ -38,7 +38,7 @@ def read_config(folder: Path) -> tuple[K3Config, bool]:
         )
     try:
         config = K3Config.from_hf(json.loads(file.read_text()))
-    except (AttributeError, TypeError, ValueError) as e:
+    except (RecursionError, ValueError) as e:
         raise WeightsError(f"{file} is not a K3 configuration ({e}): give the config.json of these weights") from e
     return config, config.quantization_config is not None
 

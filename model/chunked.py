@@ -26,6 +26,7 @@ from model.dsa import Indexer, check_replay
 from model.kda import KDA
 from model.logprob import token_logprobs
 from model.mla import MLA
+from model.moe import packed_routes
 from model.packing import Packing
 from model.past import Attended, Past, attend
 
@@ -291,8 +292,8 @@ def score_chunked(
     zero: ranks that meet in every layer (experts are spread) are given the same number.
     Returns (log-probs [M], entropies [M] without gradient, routes that were used [B, T, L_moe, K], -1 at pads, the
     index loss as `Hidden.index_loss`).
-    Raises ValueError for a chunk below 1, a dense index loss, an enabled MTP layer, a source at a pad, wrong picks, or
-    a `join` that is too small.
+    Raises ValueError for a chunk below 1, a dense index loss, an enabled MTP layer, a source at a pad, wrong
+    routes or picks, or a `join` that is too small.
     """
     if chunk < 1:
         raise ValueError(f"chunk {chunk}: must be at least 1 token")
@@ -318,7 +319,7 @@ def score_chunked(
     packing = Packing(lengths.to(device), t, parents)
     cells = packing.row * t + packing.pos
     if routes is not None:
-        routes = routes.to(device).flatten(0, 1)[cells]
+        routes = packed_routes(routes, policy.config, packing, (b, t), cells)
     if picks is not None:
         policy._check_picks(picks, b, t)
         picks = picks.to(device).flatten(0, 1)[cells]

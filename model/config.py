@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import count
 from typing import Any
 
 from model import arithmetic
@@ -132,15 +133,16 @@ class K3Config:
         check_numbers(self, "")
         la, n = self.linear_attn_config, self.num_hidden_layers
         kda, full = set(la.kda_layers), set(la.full_attn_layers)
+        absent = next(i for i in count(1) if i not in kda and i not in full)
         for name, wrong in (
             ("linear_attn_config.kda_layers and full_attn_layers both have", kda & full),
             (
                 f"num_hidden_layers={n}, but linear_attn_config.kda_layers and full_attn_layers name",
-                {*kda, *full} - {*range(1, n + 1)},
+                {i for i in kda | full if i > n},
             ),
             (
-                "linear_attn_config.kda_layers and full_attn_layers (counted from 1) lack",
-                {*range(1, n + 1)} - kda - full,
+                f"num_hidden_layers={n}, but linear_attn_config.kda_layers and full_attn_layers (counted from 1) lack",
+                {absent} if absent <= n else set(),
             ),
         ):
             if wrong:
@@ -255,6 +257,15 @@ class K3Config:
         if self.vision is None:
             return 0
         return self.vision.param_count() + self.vision.projector_count(self.hidden_size)
+
+    def total_count(self) -> int:
+        """All parameters of the policy: text, vision and MTP."""
+        return self.param_count() + self.vision_count() + self.mtp_count()
+
+    def routed_count(self) -> int:
+        """Parameters of the routed experts of all layers, that of MTP included: what expert parallelism divides."""
+        layers = len(self.moe_layers) + self.num_nextn_predict_layers
+        return self.part_counts()["routed_experts"] // len(self.moe_layers) * layers
 
     def state_values(self, length: int) -> dict[str, int]:
         """Values (not bytes) that the decode state of one sequence of `length` tokens holds, by kind."""

@@ -20,7 +20,7 @@ from model.joined import Derived
 from model.kda import KDA
 from model.logprob import NEVER
 from model.mla import MLA
-from model.moe import LatentMoE, Router
+from model.moe import LatentMoE, Router, packed_routes
 from model.mtp import MTPLayer
 from model.norms import Query, RMSNorm, Scale
 from model.packing import Packing
@@ -266,18 +266,16 @@ class Policy(nn.Module):
         Where routes are >= 0 those experts are used (replay), elsewhere the live choice. images: what stands in place
         of embeddings (`model.vision.place`); each row has its own, a parent's included. picks int32 [B, T, L_full,
         index_topk]: a token with an entry in a full layer attends there to exactly the keys named, others select live;
-        `record_picks` returns them in that form. Raises ValueError for bad lengths or parents, a routes shape that does
-        not match, images outside the text, and picks of another shape or dtype or that name what the token cannot see.
+        `record_picks` returns them in that form. Raises ValueError for bad lengths or parents, routes of another shape
+        or that are not top-k distinct experts, images outside the text, and picks of another shape or dtype or that
+        name what the token cannot see.
         """
         b, t = input_ids.shape
         lengths = lengths.to(input_ids.device)
         packing = Packing(lengths, t, parents)
         at = packing.row * t + packing.pos
         if routes is not None:
-            want = (b, t, len(self.config.moe_layers), self.config.num_experts_per_token)
-            if tuple(routes.shape) != want:
-                raise ValueError(f"routes {tuple(routes.shape)} do not match {want}")
-            routes = routes.to(input_ids.device).flatten(0, 1)[at]
+            routes = packed_routes(routes, self.config, packing, (b, t), at)
         selection = None
         if picks is not None or record_picks:
             self._check_picks(picks, b, t)
@@ -379,7 +377,8 @@ class Policy(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """As `prefill`, but continuing from what the rows hold (the next turn of a conversation).
 
-        every: logits after each token [B, T, V], 0 at pads, instead of those after the last.
+        every: logits after each token [B, T, V], 0 at pads, instead of those after the last. Raises ValueError as
+        `prefill`, and for rows that are not distinct.
         """
         state.own()
         b, t = input_ids.shape
@@ -388,6 +387,8 @@ class Policy(nn.Module):
             self._check_picks(picks, b, t)
             selection = Picks(None, True)
         host_rows, dev_rows = state._rows(rows)
+        if len(host_rows) != b or len(host_rows.unique()) < b:
+            raise ValueError(f"rows {host_rows.tolist()} for {b} prompts: each needs a row of its own")
         host_past = state.lengths[host_rows]
         after = host_past + lengths.cpu()
         longest = int(after.max())

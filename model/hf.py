@@ -14,6 +14,7 @@ from model.decoder import Hidden
 from model.hf_folder import Folder, differences, read_folder
 from model.hf_layout import Part, layout, own_tensors
 from model.hf_routes import replayed
+from model.moe import check_routes
 
 _PROBE_LEN = 4
 """Tokens of the checks that a model is causal and that hidden state and head alone give its logits."""
@@ -96,8 +97,8 @@ class HFPolicy(nn.Module):
         pads; routes Long [B, T, MoE layers, K] as they were used, -1 at pads, None for a dense model. Where those given
         are >= 0 they are used, with weights from the live scores.
 
-        Raises ValueError if routes do not fit or are of an architecture that none are replayed for, or rows are beyond
-        the context.
+        Raises ValueError if routes do not fit, are not top-k distinct experts, or are of an architecture that none are
+        replayed for, or rows are beyond the context.
         """
         if routes is not None and not self.moe_blocks:
             raise ValueError("a dense model has no routes to replay: set learner.router_replay=false")
@@ -112,6 +113,10 @@ class HFPolicy(nn.Module):
         chosen: list[Tensor] = []
         hooks = [m.experts.register_forward_pre_hook(lambda _, args: chosen.append(args[1])) for m in self.moe_blocks]
         given = None if routes is None else routes.to(input_ids.device).flatten(0, 1)
+        if (
+            given is not None and given.dim() == 3 and given.numel() and self.moe_shape is not None
+        ):  # other shapes are refused below
+            check_routes(given, self.moe_shape[1], lambda n: f"row {n // t}, token {n % t}")
         try:
             with replayed(self.config.model_type, self.moe_blocks, given):
                 out = self._decoder(

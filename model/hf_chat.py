@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any
 
 from model.chat import Reply
 from model.hf_folder import NO_TOKENIZER, read_stop_ids
+from model.xtml import read_json
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation, with the fields of `environments.task.Message`."""
@@ -151,7 +151,7 @@ class HFChatTokenizer:
         try:
             return self._tokenizer.apply_chat_template(
                 foreign,
-                tools=[{"type": "function", "function": dict(t)} for t in tools] or None,
+                tools=[{"type": "function", "function": self._inert(dict(t))} for t in tools] or None,
                 add_generation_prompt=prompt,
                 tokenize=False,
                 strftime_now=_DATE.strftime,
@@ -166,18 +166,24 @@ class HFChatTokenizer:
                 f"a {message['role']} message holds images, a Hugging Face policy reads text: use model.kind=k3 with "
                 "model.vision, or leave environments with images out (envs.exclude)"
             )
-        out = {k: self._inert(v) if isinstance(v, str) and k != "role" else v for k, v in message.items()}
-        if calls := message.get("tool_calls"):
+        out = {k: v if k == "role" else self._inert(v) for k, v in message.items()}
+        if calls := out.get("tool_calls"):
             out["tool_calls"] = [
                 {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
                 for c in calls
             ]
         return out
 
-    def _inert(self, text: str) -> str:
-        for mark in self._marks:
-            text = text.replace(mark, f"{mark[0]}\u200b{mark[1:]}")
-        return text
+    def _inert(self, value: Any) -> Any:
+        """The same with every text in it, keys too, broken where it spells a special token."""
+        if isinstance(value, Mapping):
+            return {self._inert(k): self._inert(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._inert(v) for v in value]
+        if isinstance(value, str):
+            for mark in self._marks:
+                value = value.replace(mark, f"{mark[0]}\u200b{mark[1:]}")
+        return value
 
     def _suffix(self, before: str, after: str) -> str:
         if not after.startswith(before):
@@ -225,10 +231,7 @@ def _joined(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _read_call(text: str, position: int) -> tuple[dict | None, str | None]:
     """A call and its fault: what is not {"name": str, "arguments": object} keeps its text as arguments."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
+    value = read_json(text)
     if isinstance(value, dict) and isinstance(value.get("name"), str) and isinstance(value.get("arguments"), dict):
         name = value["name"]
         return {"id": f"{name}:{position}", "name": name, "arguments": value["arguments"]}, None

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from model.shards import read_header
+
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _NAMES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("vocab_size",),
@@ -57,15 +59,20 @@ class Folder:
     """Class names that config.json gives."""
 
     def get(self, key: str) -> int:
-        """A size of the configuration; raises ValueError naming it where there is none."""
+        """A size of the configuration; raises ValueError naming it where there is none, or it is 0."""
         value = self.find(key)
-        if value is None:
-            raise ValueError(f"{self.path / 'config.json'} has no {key}")
+        if not value:
+            raise ValueError(f"{self.path / 'config.json'} has no {key}" + (" (it is 0)" if value == 0 else ""))
         return value
 
     def find(self, key: str) -> int | None:
-        """As `get`, or None."""
-        return next((v for n in _NAMES.get(key, (key,)) if (v := self.config.get(n)) is not None), None)
+        """As `get`, or None; raises ValueError for a value that is no number of things."""
+        name, value = next(
+            ((n, v) for n in _NAMES.get(key, (key,)) if (v := self.config.get(n)) is not None), (key, None)
+        )
+        if value is not None and (type(value) is not int or value < 0):
+            raise ValueError(f"{self.path / 'config.json'} has {name}={value!r}: must be a whole number")
+        return value
 
     @property
     def parameters(self) -> int:
@@ -94,7 +101,7 @@ def read_folder(path: str | Path) -> Folder:
             raise ValueError(
                 f"{folder / tensor.file}: {name} is stored as {tensor.dtype}; a policy needs {' or '.join(_FLOATS)}"
             )
-    language = config.get("text_config", config)
+    language = _language(config, folder)
     pad, vocab = language.get("pad_token_id"), language.get("vocab_size")
     if isinstance(pad, int) and isinstance(vocab, int) and not pad < vocab:  # transformers fails in an assertion
         raise ValueError(
@@ -102,22 +109,31 @@ def read_folder(path: str | Path) -> Folder:
             "nothing here pads with it"
         )
     for name, tensor in tensors.items():
-        if _EMBEDDING.search(name) and tensor.shape[0] != vocab:
+        if _EMBEDDING.search(name) and (rows := tensor.shape[0] if tensor.shape else 0) != vocab:
             raise ValueError(
-                f"{folder}: {name} has {tensor.shape[0]} rows, config.json says vocab_size={vocab}: one of the "
+                f"{folder}: {name} has {rows} rows, config.json says vocab_size={vocab}: one of the "
                 "two is of another model"
             )
-    return Folder(folder, kind, language, tensors, tuple(config.get("architectures") or ()))
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
+        raise ValueError(f"{folder / 'config.json'} has architectures={names!r}: must be a list of class names")
+    return Folder(folder, kind, language, tensors, tuple(names))
 
 
 def read_stop_ids(path: str | Path) -> tuple[int, ...]:
-    """Ids that end a generation by generation_config.json, or else by config.json; empty where neither names one."""
+    """Ids that end a generation by generation_config.json, or else by config.json; empty where neither names one.
+
+    Raises ValueError for what are no ids.
+    """
     for name in ("generation_config.json", "config.json"):
         file = Path(path) / name
         if file.is_file():
             ids = _json(file).get("eos_token_id")
             if ids is not None:
-                return tuple(int(i) for i in (ids if isinstance(ids, list) else [ids]))
+                ends = ids if isinstance(ids, list) else [ids]
+                if any(type(i) is not int for i in ends):
+                    raise ValueError(f"{file} has eos_token_id={ids!r}: must be a token id, or a list of them")
+                return tuple(ends)
     return ()
 
 
@@ -134,9 +150,15 @@ def read_tokenizer(path: str | Path) -> int:
     if not (folder / "chat_template.jinja").is_file() and not (extra.is_file() and _json(extra).get("chat_template")):
         raise ValueError(f"{path} has no chat template: add chat_template.jinja to it")
     content = _json(file)
-    vocab = content.get("model", {}).get("vocab", {})
-    ids = [len(vocab) - 1] if isinstance(vocab, list) else list(vocab.values())
-    return max([*ids, *(t["id"] for t in content.get("added_tokens", []))], default=-1)
+    try:
+        vocab, added = content["model"]["vocab"], content.get("added_tokens") or []
+        ids = [len(vocab) - 1] if isinstance(vocab, list) else list(vocab.values())
+        ids += [token["id"] for token in added]
+    except (AttributeError, KeyError, TypeError) as e:
+        raise ValueError(f"{file} is no tokenizer with a vocabulary ({e!r}): {NO_TOKENIZER.partition(': ')[2]}") from e
+    if not ids or any(type(i) is not int for i in ids):
+        raise ValueError(f"{file} has a vocabulary without ids: {NO_TOKENIZER.partition(': ')[2]}")
+    return max(ids)
 
 
 @functools.cache
@@ -168,7 +190,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{file} has no model_type")
     if config.get("is_encoder_decoder"):
         raise ValueError(f"{folder} holds an encoder-decoder ({kind}): a policy is a causal (decoder-only) model")
-    quantised = config.get("quantization_config") or config.get("text_config", {}).get("quantization_config")
+    quantised = config.get("quantization_config") or _language(config, folder).get("quantization_config")
     if quantised:
         method = quantised.get("quant_method", "unknown method") if isinstance(quantised, dict) else quantised
         raise ValueError(
@@ -187,6 +209,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _language(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The language model's part."""
+    language = config.get("text_config", config)
+    if not isinstance(language, dict):
+        raise ValueError(f"{folder / 'config.json'} has text_config={language!r:.40}: must be a section with keys")
+    return language
+
+
 def _read_tensors(folder: Path) -> dict[str, Stored]:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
@@ -203,6 +233,8 @@ def _read_tensors(folder: Path) -> dict[str, Stored]:
         if not isinstance(content.get(key), dict):
             raise ValueError(f"{index} has no {key}")
     where = content["weight_map"]
+    if odd := [x for x in where.values() if not isinstance(x, str) or Path(x).name != x]:
+        raise ValueError(f"{index} names {odd[0]!r}: a shard is a .safetensors file in the folder")
     headers: dict[str, dict[str, Stored]] = {}
     for name in sorted(set(where.values())):
         if not (folder / name).is_file():
@@ -215,30 +247,14 @@ def _read_tensors(folder: Path) -> dict[str, Stored]:
 
 
 def _header(file: Path) -> dict[str, Stored]:
-    """Tensors of a safetensors file: 8 bytes of length, that much JSON, then the data that it points into."""
-    size = file.stat().st_size
-    with file.open("rb") as f:
-        length = int.from_bytes(f.read(8), "little")
-        if length > size - 8:
-            raise ValueError(f"{file} is truncated or no safetensors file: its header does not fit into {size} bytes")
-        try:
-            header = json.loads(f.read(length))
-        except ValueError as e:
-            raise ValueError(f"{file} is no safetensors file: its header is not JSON ({e})") from e
-    out, end = {}, 0
-    for name, entry in header.items():
-        if name != "__metadata__":
-            out[name] = Stored(entry["dtype"], tuple(entry["shape"]), file.name)
-            end = max(end, entry["data_offsets"][1])
-    if 8 + length + end > size:
-        raise ValueError(f"{file} is truncated: {8 + length + end - size} bytes are missing")
-    return out
+    """Tensors of a safetensors file."""
+    return {name: Stored(e.spec.dtype, e.spec.shape, file.name) for name, e in read_header(file).items()}
 
 
 def _json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text())
-    except ValueError as e:
+    except (RecursionError, ValueError) as e:
         raise ValueError(f"{file} is not JSON: {e}") from e
     if not isinstance(value, dict):
         raise ValueError(f"{file} is not a JSON object")

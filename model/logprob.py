@@ -51,10 +51,10 @@ def token_logprobs(logits: Tensor, targets: Tensor, temperature: float | Tensor 
     """(log-prob of targets, entropy in nats) of softmax(logits / temperature), float32 (float64 for float64 logits).
 
     logits [..., V], targets Long [...], temperature a positive number or a tensor that broadcasts over [...].
-    The log-prob carries gradients; the entropy is a metric and carries none. Raises ValueError for a temperature <= 0:
-    greedy decoding is scored at temperature 1.
+    The log-prob carries gradients; the entropy is a metric and carries none. Raises ValueError for a number that is not
+    above 0 (greedy decoding is scored at temperature 1); a tensor is not looked at.
     """
-    if not isinstance(temperature, Tensor) and temperature <= 0:
+    if not isinstance(temperature, Tensor) and not temperature > 0:
         raise ValueError(f"temperature {temperature} must be positive")
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     inverse = 1.0 / torch.as_tensor(temperature, dtype=wide, device=logits.device)

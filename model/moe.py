@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -12,10 +14,40 @@ from model.balance import Histogram
 from model.config import K3Config
 from model.joined import Derived
 from model.norms import RMSNorm
+from model.packing import Packing
 from model.quant import QuantSpec, straight_through_round
 
 DENSE_MACS = {True: 2**21, False: 2**28}
 """Multiply-adds up to which running all experts on all tokens costs less than sorting them, on a CPU or elsewhere."""
+
+
+def check_routes(routes: Tensor, experts: int, place: Callable[[int], str]) -> None:
+    """Raise ValueError naming the first token for which a layer of routes [N, L_moe, K] has other than K distinct
+    experts, or none at all (-1). place(n): what the error calls token n.
+    """
+    ranked = routes.sort(-1).values
+    least, most = ranked[..., 0], ranked[..., -1]
+    for bad, what in (
+        ((least < -1) | (most >= experts), f"names what is none of {experts} experts"),
+        ((least < 0) & (most >= 0), "names some experts, and -1 (none is recorded) for others"),
+        ((ranked[..., 1:] == ranked[..., :-1]).any(-1) & (least >= 0), "names an expert twice"),
+    ):
+        if bool(bad.any()):
+            n, layer = (int(i) for i in bad.nonzero()[0])
+            raise ValueError(f"routes: {place(n)}, MoE layer {layer} {what}: {routes[n, layer].tolist()}")
+
+
+def packed_routes(routes: Tensor, config: K3Config, packing: Packing, shape: tuple[int, int], at: Tensor) -> Tensor:
+    """Recorded routes [B, T, L_moe, K] of a batch of `shape` (B, T) as [N, L_moe, K], those at `at` of the flat batch.
+
+    Raises ValueError for another shape, and as `check_routes`.
+    """
+    want = (*shape, len(config.moe_layers), config.num_experts_per_token)
+    if tuple(routes.shape) != want:
+        raise ValueError(f"routes {tuple(routes.shape)} do not match {want}")
+    routes = routes.to(at.device).flatten(0, 1)[at]
+    check_routes(routes, config.num_experts, lambda n: f"row {int(packing.row[n])}, token {int(packing.pos[n])}")
+    return routes
 
 
 class Router(nn.Module):

@@ -46,6 +46,8 @@ _BESIDE = ("linear_attn_config", "vision", "media_placeholder_token_id", "index_
 """Fields that are no keys of the text config."""
 _QUIET = ("index_topk", "index_n_heads", "index_head_dim", "logit_scale", "quantization_config")
 """Fields that are written only where they differ from their default, as in the public file of K3."""
+_TOP = ("vision_config", "media_placeholder_token_id")
+"""Fields that are keys beside the text config; kept there as they are only where they are null."""
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -92,6 +94,8 @@ def mxfp4_packed() -> dict[str, Any]:
 
 def read(config: Mapping[str, Any], index_keys: tuple[str, str, str]) -> K3Config:
     """See `K3Config.from_hf`."""
+    if not isinstance(config, Mapping):
+        raise ValueError(f"a configuration is a section with keys, not {config!r:.40}")
     whole = dict(config)
     nested = "text_config" in whole or whole.get("model_type") == "kimi_k3"
     text = dict(_section(whole, "text_config", "")) if nested else whole
@@ -101,7 +105,7 @@ def read(config: Mapping[str, Any], index_keys: tuple[str, str, str]) -> K3Confi
         only(top, {"model_type": "kimi_k3"}, "")
         only(top, {"tie_word_embeddings": False}, "", optional=True)
     only(text, {"model_type": "kimi_linear"}, where)
-    vision = top.pop("vision_config", None)
+    vision = None if top.get("vision_config") is None else _section(top, "vision_config", "")
     _old_names(text, where)
     linear = _linear(_section(text, "linear_attn_config", where), where)
     del text["linear_attn_config"]
@@ -109,7 +113,7 @@ def read(config: Mapping[str, Any], index_keys: tuple[str, str, str]) -> K3Confi
     only(text, OPTIONAL, where, optional=True)
     only(dict(text), OFF, where, optional=True)
     own = _fields(text, index_keys, where)
-    only(text, {"num_key_value_heads": own["num_attention_heads"]}, where, optional=True)
+    pairs = text.pop("num_key_value_heads", own["num_attention_heads"])
     for key in text:
         if key.startswith("index_") and key not in (*OFF, *index_keys):
             raise ValueError(f"{where}{key}={text[key]!r}: this model has no such indexer; see `index_keys` for names")
@@ -121,16 +125,17 @@ def read(config: Mapping[str, Any], index_keys: tuple[str, str, str]) -> K3Confi
         if top["quantization_config"] is not None:
             own["quantization_config"] = top["quantization_config"]
     if own.get("quantization_config") is not None:
-        check_quantization(own["quantization_config"])
+        check_quantization(_section(own, "quantization_config", where))
     read = K3Config(
         **own,
         linear_attn_config=linear,
         vision=None if vision is None else VisionConfig.from_hf(vision, own["hidden_size"]),
-        media_placeholder_token_id=top.pop("media_placeholder_token_id", None),
+        media_placeholder_token_id=top.get("media_placeholder_token_id"),
         index_keys=index_keys,
         extra=text,
-        wrapper=top if nested else None,
+        wrapper={k: v for k, v in top.items() if k not in _TOP or v is None} if nested else None,
     )
+    only({"num_key_value_heads": pairs}, {"num_key_value_heads": read.num_attention_heads}, where)
     _check_kept(read, where)
     return read
 
@@ -186,7 +191,8 @@ def check_quantization(config: Mapping[str, Any]) -> None:
         raise ValueError(
             f"{where}config_groups has {len(groups)} groups: this model packs routed experts alone, in one"
         )
-    ((name, group),) = groups.items()
+    (name,) = groups
+    group = _section(groups, name, f"{where}config_groups.")
     where = f"{where}config_groups.{name}."
     weights = dict(_section(group, "weights", where))
     only(dict(group), {"input_activations": None, "output_activations": None}, where, optional=True)
@@ -197,9 +203,11 @@ def check_quantization(config: Mapping[str, Any]) -> None:
 
 
 def _section(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    if not isinstance(config.get(key), Mapping):
-        raise ValueError(f"{where}{key} is missing: it must be a section with keys")
-    return config[key]
+    section = config.get(key)
+    if not isinstance(section, Mapping):
+        fault = f"{where}{key}={section!r:.40}" if key in config else f"{where}{key} is missing"
+        raise ValueError(f"{fault}: it must be a section with keys")
+    return section
 
 
 def _old_names(text: dict[str, Any], where: str) -> None:

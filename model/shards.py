@@ -20,10 +20,12 @@ from typing import Any
 INDEX = "model.safetensors.index.json"
 MANIFEST = "manifest.json"
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-ITEM_BYTES |= {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+ITEM_BYTES |= {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U64": 8, "U32": 4, "U16": 2, "C64": 8}
 _MAX_HEADER = 100_000_000
 """What the safetensors library refuses to read beyond."""
 _AGAIN = "copy it again from where it was complete"
+_OTHER = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+"""What reading a file of somebody else's JSON raises."""
 
 
 class WeightsError(ValueError):
@@ -85,7 +87,9 @@ def read_header(file: Path) -> dict[str, Entry]:
     try:
         header = json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, file))
         table = {name: _entry(name, said, file, 8 + length) for name, said in header.items() if name != "__metadata__"}
-    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as e:
+    except WeightsError:
+        raise
+    except _OTHER as e:
         raise WeightsError(f"{file} is not a safetensors file: its header is not readable ({e!r}); {_AGAIN}") from e
     at = 8 + length
     for entry in sorted(table.values(), key=lambda e: (e.begin, e.spec.nbytes)):
@@ -108,11 +112,15 @@ def _once(pairs: list[tuple[str, Any]], file: Path) -> dict[str, Any]:
 
 def _entry(name: str, said: dict[str, Any], file: Path, data: int) -> Entry:
     begin, end = said["data_offsets"]
+    if type(said["shape"]) is not list or any(type(n) is not int for n in (begin, end, *said["shape"])):
+        raise WeightsError(
+            f"{file}: {name} has shape {said['shape']!r} at {said['data_offsets']!r}: these are lists of whole numbers"
+        )
     if said["dtype"] not in ITEM_BYTES:
         raise WeightsError(
             f"{file}: {name} has the unknown dtype {said['dtype']!r}: store one of {', '.join(ITEM_BYTES)}"
         )
-    spec = Spec(name, said["dtype"], tuple(map(int, said["shape"])))
+    spec = Spec(name, said["dtype"], tuple(said["shape"]))
     if min(spec.shape, default=0) < 0 or end - begin != spec.nbytes:
         raise WeightsError(
             f"{file}: {name} holds {end - begin} bytes; {spec.dtype} {list(spec.shape)} has {spec.nbytes}: {_AGAIN}"
@@ -163,7 +171,9 @@ def _weight_map(file: Path) -> dict[str, str]:
     try:
         weight_map = json.loads(file.read_text(), object_pairs_hook=lambda pairs: _once(pairs, file))["weight_map"]
         names = {str(file): str(where) for file, where in weight_map.items()}
-    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as e:
+    except WeightsError:
+        raise
+    except _OTHER as e:
         raise WeightsError(f"{file} is not readable as an index ({e!r}): {_AGAIN}") from e
     if odd := [where for where in names.values() if Path(where).name != where or not where.endswith(".safetensors")]:
         raise WeightsError(f"{file} names {odd[0]!r}: a shard is a .safetensors file beside its index")
@@ -176,13 +186,13 @@ def check_manifest(folder: Path) -> bool:
     A manifest that leaves out a file with weights vouches for nothing, and is an error too.
     """
     path = folder / MANIFEST
-    if not path.exists():
+    if not os.path.lexists(path):  # a dead link is there, and is an error
         return False
     try:
         files = {
             str(name): (said["bytes"], said["sha256"]) for name, said in json.loads(path.read_text())["files"].items()
         }
-    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as e:
+    except _OTHER as e:
         raise WeightsError(f"{path} is not readable ({e!r}): {_AGAIN}, or remove it") from e
     weights = [file.name for file in sorted(folder.iterdir()) if file.suffix == ".safetensors"]
     if absent := [name for name in (*weights, INDEX) if name not in files and (folder / name).exists()]:

@@ -24,9 +24,14 @@ FORMAT = "k3-decode-state-1"
 
 
 def fingerprint(config: K3Config) -> str:
-    """16 hex digits of every number of the architecture; keys that the model does not read do not count."""
+    """16 hex digits of every number of the architecture; names, storage and keys that the model does not read do not
+    count.
+    """
     numbers = asdict(config)
-    numbers.pop("extra")
+    for key in ("extra", "wrapper", "index_keys", "quantization_config"):
+        numbers.pop(key)
+    for section in (numbers["linear_attn_config"], numbers["vision"] or {}):
+        section.pop("extra", None)
     return hashlib.blake2b(json.dumps(numbers, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

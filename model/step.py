@@ -251,7 +251,7 @@ class _KDAStep:
             torch.mul(inputs, newest, out=qkv)
             for old, tap in zip(past, older, strict=True):
                 qkv.addcmul_(old, tap)
-            for old, newer in zip(past, (*past[1:], inputs), strict=True):
+            for old, newer in zip(past, (*past, inputs)[1:], strict=True):
                 old.copy_(newer)
             F.silu(qkv, inplace=True)
             torch.mul(qk, self._unit(qk), out=unit_qk)

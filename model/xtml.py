@@ -53,7 +53,7 @@ TOOLS_TAIL = "\n```"
 
 _JSON_TYPE = {bool: "boolean", int: "number", float: "number", type(None): "null", dict: "object", list: "array"}
 _ATTRIBUTE = re.compile(r' ([a-z]+)="([^"]*)"')
-_BAD = object()
+NO_JSON = object()
 """What text gives that is not JSON."""
 
 _DEPTH = 64
@@ -68,8 +68,13 @@ _CHOICES = {
 _RAW_JSON = "Your response must be raw JSON data without markdown code blocks (```json) or any additional formatting."
 
 
+_EFFORTS = ("low", "medium", "high", "max")
+
+
 def effort_text(effort: str) -> str:
-    """The body of the effort message, verbatim as K3 was trained on it."""
+    """The body of the effort message, verbatim as K3 was trained on it. Raises ValueError for an effort it has not."""
+    if effort not in _EFFORTS:
+        raise ValueError(f"effort {effort!r}: it must be one of {', '.join(_EFFORTS)}, or None for no such message")
     return (
         "`thinking_effort` guides on how much to think in your thinking channel (not including the response channel), "
         "supported values include `low`, `medium`, `high`, and `max`.\n"
@@ -113,6 +118,8 @@ def _content(content: str | Sequence[Mapping[str, Any]]) -> list[Part]:
     """A text, or parts {"type": "text", "text"} and {"type": "image", "width", "height"} in their order."""
     if isinstance(content, str):
         return _text(content)
+    if not isinstance(content, list | tuple):
+        raise ValueError(f"a message's content is {content!r:.40}: it must be a text, or a list of parts")
     parts: list[Part] = []
     for part in content:
         if part["type"] == "text":
@@ -167,7 +174,7 @@ def assistant_parts(message: Mapping[str, Any]) -> list[Part]:
 
 
 def _tool_result(message: Mapping[str, Any], index: int) -> list[Part]:
-    name = message.get("name") or message.get("tool_call_id", "").rpartition(":")[0]
+    name = message.get("name") or (message.get("tool_call_id") or "").rpartition(":")[0]
     if not name:
         raise ValueError("a tool message names no tool: give it `name`, or a `tool_call_id` of the form name:position")
     return _message(_content(message["content"]), role="tool", tool=name, index=index)
@@ -283,15 +290,18 @@ def _attributes(text: str) -> tuple[str, dict[str, str]]:
     found = _ATTRIBUTE.findall(space + rest)
     if "".join(f' {k}="{v}"' for k, v in found) != space + rest:
         raise _Malformed(f"unreadable attributes {rest!r}")
+    if len({k for k, _ in found}) < len(found):
+        raise _Malformed(f"an attribute is given twice in {rest!r}")
     return tag, {k: v.replace("&quot;", '"').replace("&amp;", "&") for k, v in found}
 
 
-def _loads(text: str) -> Any:
+def read_json(text: str) -> Any:
+    """The value of a sampled text, or NO_JSON where it is none that any JSON writer could write again."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return _BAD
-    return value if _sound(value) else _BAD
+        return NO_JSON
+    return value if _sound(value) else NO_JSON
 
 
 def _sound(value: Any) -> bool:
@@ -326,12 +336,15 @@ def _read_call(r: _Reader, position: int) -> dict:
         body = r.content()
         r.close(tag)
         if tag == "json":  # arguments that were not an object when they were written
-            value = _loads(body)
-            return _closed(r, call | {"arguments": value if isinstance(value, dict) else body})
+            if call["arguments"]:
+                raise _Malformed("a json block stands beside other arguments", call | {"arguments": body})
+            value = read_json(body)
+            whole = isinstance(value, dict) and "" not in value
+            return _closed(r, call | {"arguments": value if whole else body})
         key, kind = given.get("key", ""), given.get("type", "string")
         if not key or key in call["arguments"]:
             raise _Malformed(f"argument key {key!r} is empty or given twice", call | {"arguments": body})
-        value = body if kind == "string" else _loads(body)
+        value = body if kind == "string" else read_json(body)
         if kind != "string" and _JSON_TYPE.get(type(value)) != kind:
             raise _Malformed(f"argument {key} is not of type {kind}", call | {"arguments": body})
         call["arguments"][key] = value

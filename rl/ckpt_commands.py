@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from model.checkpoint import Checkpoint, Summary, export, parse_size, reshard, verify
 from model.checkpoint_config import CONFIG, architecture
 from model.config import K3Config
-from model.shards import INDEX, WeightsError
+from model.shards import INDEX, WeightsError, check_manifest
+from model.stored import layout
 from rl import checkpoint, compose, launch
 from rl.errors import UserError, cannot
 from rl.learner.masters import Masters
@@ -46,10 +47,12 @@ def export_weights(args: argparse.Namespace) -> int:
     """Write a public checkpoint of a run, a checkpoint, a start or another public checkpoint."""
     source = _said(lambda: find_source(args.source, args.preset))
     out = Path(args.out)
+    args.format = args.format or ("fp32" if isinstance(source, Foreign) else "mxfp4")
+    if args.scale_rule and args.format != "mxfp4":
+        raise UserError(f"--scale-rule is of MXFP4, {args.format} has none: leave it out, or set --format mxfp4")
     if isinstance(source, Foreign):
         return _export_foreign(source, out, args)
     rule = args.scale_rule or source.rule
-    args.format = args.format or "mxfp4"
     if args.format == "mxfp4" and (source.trained_as == "none" or (source.trained_as and rule != source.rule)):
         print(f"note: training rounded experts by {source.trained_as}, {source.rule}: MXFP4, {rule} is new to them")
     _said(lambda: export(source.config, source.read, out, args.format, rule, parse_size(args.shard_size)))
@@ -64,8 +67,8 @@ def _export_foreign(source: Foreign, out: Path, args: argparse.Namespace) -> int
     # `HFPolicy` holds the transformers model as `model`.
     weights = Weights(lambda name: masters.read(f"model.{name}"), lambda stack, e: masters.expert(f"model.{stack}", e))
     size = parse_size(args.shard_size)
-    _said(lambda: export(source.start, weights, out, args.format or "fp32", size))
-    print(f"{source.folder} -> {out}: {summary(out)}, {args.format or 'fp32'}")
+    _said(lambda: export(source.start, weights, out, args.format, size))
+    print(f"{source.folder} -> {out}: {summary(out)}, {args.format}")
     return 0
 
 
@@ -93,13 +96,17 @@ def reshard_folder(args: argparse.Namespace) -> int:
 def find_source(name: str, preset: str | None) -> Source | Foreign:
     """What a name stands for: a safetensors file, a public checkpoint, a training checkpoint or a run.
 
-    Raises UserError, WeightsError or rl.checkpoint.CheckpointError saying what is not there.
+    preset: the architecture of a file. Raises UserError, WeightsError or rl.checkpoint.CheckpointError saying what is
+    not there, not as its manifest says, or not to be combined.
     """
     path = Path(name)
     if path.is_file():
         return _start(path, preset)
+    if preset is not None:
+        raise UserError(f"--preset is of a .safetensors file, {name} says itself what it is: leave --preset out")
     if (path / CONFIG).is_file() or (path / INDEX).is_file():
         found = Checkpoint(path)
+        check_manifest(path)  # what is written of it is hashed anew: never what was altered
         return Source(str(path), found.config, found.read)
     if (path / checkpoint.MANIFEST).is_file():
         checkpoint.verify(path)
@@ -140,13 +147,17 @@ def _start(file: Path, preset: str | None) -> Source:
     except SafetensorError as error:
         raise UserError(f"{file} is not a whole safetensors file ({error}): copy it again") from None
 
+    config = architecture(preset)
+    if foreign := sorted(set(stored.keys()) - set(layout(config, "bf16"))):
+        raise UserError(f"{file} holds {foreign[0]}, which preset {preset} does not have: give another --preset")
+
     def read(weight: str) -> Any:
         try:
             return stored.get_tensor(weight)
         except SafetensorError as error:
             raise UserError(f"{file} does not hold preset {preset}: {error}; give another --preset") from None
 
-    return Source(str(file), architecture(preset), read)
+    return Source(str(file), config, read)
 
 
 def _describe(found: Summary) -> str:

@@ -61,8 +61,9 @@ def learner_need(model: K3Config, c: ClusterConfig, optimizer: str, rounded: boo
     parameters, kept_experts = held(3, weight), weight * own if rounded else 0.0
     if c.zero_stage == 3:  # the layer at work and the next are gathered
         layer = (rest - 2 * model.vocab_size * model.hidden_size) / model.num_hidden_layers
-        parameters += 2 * weight * (layer + own / len(model.moe_layers))
-        kept_experts /= len(model.moe_layers)
+        blocks = len(model.moe_layers) + model.num_nextn_predict_layers
+        parameters += 2 * weight * (layer + own / blocks)
+        kept_experts /= blocks
     carried, host = _carried(model, c)
     return Need(
         {
@@ -185,9 +186,16 @@ def render_cluster(config: Config) -> str:
         f"rollout      engines of {c.rollout_gpus} GPUs, {c.rollout_weights} experts, {c.rollout_batch} sequences of "
         f"{c.sequence:,} tokens at once, {gigabytes(state)} of state each",
         f"operations   at {c.sequence:,} tokens {decode / 1e9:,.0f} GFLOP per decoded token; a prompt of them "
-        f"{prompt / 1e9:,.0f} GFLOP per token on average, in training three times that",
+        f"{prompt / 1e9:,.0f} GFLOP per token on average, in training {_passes(c)} times that",
     ]
     return "\n".join([*lines, "", table(["GPU of", "part", "bytes"], rows)])
+
+
+def _passes(c: ClusterConfig) -> int:
+    """What training computes, in forward passes: one forwards and two backwards; where a chunk ends before its row does
+    it is run again before it is differentiated, and where layers are recomputed they are, once more.
+    """
+    return 3 + (c.sequence > c.chunk) + c.recompute
 
 
 def _learner(config: Config) -> tuple[str, bool]:
@@ -195,9 +203,9 @@ def _learner(config: Config) -> tuple[str, bool]:
 
 
 def _counts(model: K3Config) -> tuple[int, int]:
-    """(parameters of routed experts, all others with vision and MTP)."""
-    routed = model.part_counts()["routed_experts"]
-    return routed, model.param_count() - routed + model.vision_count() + model.mtp_count()
+    """(parameters of routed experts, all others)."""
+    routed = model.routed_count()
+    return routed, model.total_count() - routed
 
 
 def _activations(model: K3Config, c: ClusterConfig) -> int:

@@ -52,8 +52,8 @@ def _k3(config: ModelConfig) -> PolicySize:
     return PolicySize(
         name=f"K3 family, {f'preset {config.preset}' if config.path is None else config.path}",
         kind="k3",
-        parameters=c.param_count() + c.vision_count(),
-        routed=c.part_counts()["routed_experts"],
+        parameters=c.total_count(),
+        routed=c.routed_count(),
         experts=c.num_experts,
         layers=c.num_hidden_layers,
         hidden=c.hidden_size,

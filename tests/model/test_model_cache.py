@@ -172,6 +172,7 @@ def other_model(saved: Snapshot) -> DecodeState:
     [
         (other_model, lambda s: s, "another model: config"),
         (lambda s: WIDE.new_state(1, 8), lambda s: s, "9 tokens does not fit max_len 8"),
+        (lambda s: WIDE.new_state(1, 8), lambda s: replace(s, length=-1), "-1 tokens does not fit max_len 8"),
         (lambda s: NARROW.new_state(1, 40), lambda s: s, "recurrent is torch.float64"),
         (lambda s: WIDE.new_state(1, 40), lambda s: replace(s, version=3), "version 3, not 0"),
         (lambda s: WIDE.new_state(1, 40), lambda s: replace(s, length=8), r"latent is torch.float64 \(2, 9, 40\)"),
@@ -218,6 +219,10 @@ def test_rows_of_another_model_or_version_are_not_copied() -> None:
 def test_the_fingerprint_is_of_the_architecture() -> None:
     config = K3Config.preset("tiny")
     assert fingerprint(config) == fingerprint(replace(config, extra={"model_type": "kimi_linear"}))
+    k3 = K3Config.preset("k3")
+    la, vision = replace(k3.linear_attn_config, extra={"note": 1}), replace(k3.vision, extra={"note": 1})
+    same = replace(k3, wrapper={"dtype": "float32"}, quantization_config=None, linear_attn_config=la, vision=vision)
+    assert fingerprint(same) == fingerprint(k3) != fingerprint(replace(k3, vision=replace(vision, patch_size=16)))
     assert len({fingerprint(K3Config.preset(p)) for p in ("tiny", "tiny_odd", "small", "k3", "k31_pro")}) == 5
     la = replace(config.linear_attn_config, kda_layers=(1, 2), full_attn_layers=(3, 4))
     assert fingerprint(replace(config, linear_attn_config=la)) != fingerprint(config)

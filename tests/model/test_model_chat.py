@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from model.chat import VOCABULARY, ChatTokenizer
 from model.image import ImageSpec
-from model.xtml import Mark, Media, effort_text, option_parts
+from model.xtml import Mark, Media, Part, effort_text, option_parts
 
 TOK = ChatTokenizer()
 SEEING = ChatTokenizer(images=ImageSpec())
@@ -175,6 +175,47 @@ def test_an_argument_of_the_wrong_type_is_named():
     assert reply.message["tool_calls"] == [call | {"arguments": "x"}]
 
 
+def called(*parts: Part, attributes: str = ' tool="run"') -> list[int]:
+    """A turn with one call."""
+    head = [Mark.CLOSE, "think", Mark.SEP, Mark.OPEN, "response", Mark.SEP, Mark.CLOSE, "response", Mark.SEP]
+    call = [
+        Mark.OPEN,
+        "tools",
+        Mark.SEP,
+        Mark.OPEN,
+        f"call{attributes}",
+        Mark.SEP,
+        *parts,
+        Mark.CLOSE,
+        "call",
+        Mark.SEP,
+    ]
+    return TOK.ids([*head, *call, Mark.CLOSE, "tools", Mark.SEP, Mark.CLOSE, "message", Mark.SEP, Mark.END])
+
+
+def block(tag: str, body: str) -> list[Part]:
+    return [Mark.OPEN, tag, Mark.SEP, " " + body, Mark.CLOSE, tag.partition(" ")[0], Mark.SEP]
+
+
+def test_a_call_that_says_two_things_is_run_as_neither():
+    argument, json_block = block('argument key="a" type="string"', "x"), block('json type="object"', '{"b":1}')
+    assert TOK.parse(called(*argument)).message["tool_calls"][0]["arguments"] == {"a": "x"}
+    assert TOK.parse(called(*json_block)).message["tool_calls"][0]["arguments"] == {"b": 1}
+    both = TOK.parse(called(*argument, *json_block))
+    assert both.problem == "a json block stands beside other arguments"
+    assert both.message["tool_calls"] == [{"id": "run:0", "name": "run", "arguments": '{"b":1}'}]
+    twice = TOK.parse(called(*argument, attributes=' tool="run" tool="erase"'))
+    assert twice.problem is not None and "given twice" in twice.problem and "tool_calls" not in twice.message
+    nameless = TOK.parse(called(*block('json type="object"', '{"":1}')))  # no argument could be written so
+    assert nameless.message["tool_calls"][0]["arguments"] == '{"":1}'
+
+
+def test_an_effort_that_k3_has_not_is_refused():
+    for effort in ("none", "", "x"):
+        with pytest.raises(ValueError, match="must be one of low, medium, high, max"):
+            TOK.render_prompt([USER], effort=effort)
+
+
 @given(st.lists(assistants(), min_size=1, max_size=3), texts)
 def test_the_next_prompt_starts_with_the_last_prompt_and_what_was_sampled(turns, result):
     messages, ids = [USER], TOK.render_prompt([USER], [RUN], "high")
@@ -253,6 +294,9 @@ def test_a_tokenizer_without_images_says_what_it_lacks():
         ({"role": "assistant", "content": [PICTURE]}, "an assistant message holds text"),
         ({"role": "developer", "content": "a"}, "role 'developer'"),
         ({"role": "tool", "content": "a"}, "names no tool"),
+        ({"role": "tool", "content": "a", "tool_call_id": None}, "names no tool"),
+        ({"role": "user", "content": None}, "content is None: it must be a text"),
+        ({"role": "user", "content": 5}, "content is 5: it must be a text"),
     ],
 )
 def test_a_message_that_cannot_be_rendered_is_refused(message: dict, why: str):

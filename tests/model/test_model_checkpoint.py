@@ -185,6 +185,17 @@ def test_a_failed_export_leaves_nothing(policy: Policy, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_mtp_layer_is_written_read_and_counted(tmp_path: Path) -> None:
+    config = replace(K3Config.preset("tiny"), num_nextn_predict_layers=1)
+    policy = random_policy(config)
+    weights = dict(policy.named_weights())
+    out = write(policy, tmp_path / "out", "fp32")
+    assert verify(out).parameters == sum(w.numel() for w in weights.values()) == config.total_count()
+    routed = sum(w.numel() for n, w in weights.items() if ".experts." in n)
+    assert config.routed_count() == routed > config.part_counts()["routed_experts"]
+    assert all(torch.equal(Checkpoint(out).read(n), w) for n, w in weights.items() if not n.endswith(".A_log"))
+
+
 def test_what_sees_is_written_and_read(tmp_path: Path) -> None:
     """Tower and projector under their public names, bfloat16 like the rest; a policy without them leaves them out."""
     config = with_tower(K3Config.preset("tiny"), "tiny")
@@ -192,7 +203,7 @@ def test_what_sees_is_written_and_read(tmp_path: Path) -> None:
     out = write(policy, tmp_path / "out")
     found = Checkpoint(out)
     assert found.config == replace(config, quantization_config=found.config.quantization_config) and not found.unread
-    assert verify(out).parameters == config.param_count() + config.vision_count()
+    assert verify(out).parameters == sum(w.numel() for _, w in policy.named_weights()) == config.total_count()
     other = build_policy("k3", "", str(out), seed=3)
     other.load_named_weights({name: found.read(name) for name, _ in other.named_weights()})
     theirs = dict(other.named_weights())

@@ -123,6 +123,16 @@ def unpacked(tensors: dict[str, torch.Tensor]) -> None:
     tensors[PACKED] = torch.ones(32, 64, dtype=torch.bfloat16)
 
 
+def raw_header(text: bytes) -> Callable[[Path], Any]:
+    return lambda folder: shard(folder).write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+def dead_manifest(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    (folder / MANIFEST).symlink_to("nowhere")
+
+
+DEEP = b"[" * 200_000
 A_LOG = "language_model.model.layers.2.self_attn.A_log"
 EXPERT = f"language_model.{MOE}.experts"
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -164,6 +174,21 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "not safetensors": (lambda f: shard(f).write_bytes(b"PK\x03\x04" * 4000), "not a whole safetensors file"),
     "unknown dtype": (lambda f: header(f, lambda h: first(h).update(dtype="F4")), "unknown dtype 'F4'"),
     "shape beyond its bytes": (lambda f: header(f, lambda h: first(h)["shape"].append(2)), r"bytes; .* has \d+"),
+    "a shape that is no list": (lambda f: header(f, lambda h: first(h).update(shape="2")), "lists of whole numbers"),
+    "a shape of words": (lambda f: header(f, lambda h: first(h).update(shape=["two"])), "lists of whole numbers"),
+    "a shape of fractions": (lambda f: header(f, lambda h: first(h).update(shape=[2.5])), "lists of whole numbers"),
+    "an endless shape": (lambda f: header(f, lambda h: first(h).update(shape=[1e999])), "lists of whole numbers"),
+    "three offsets": (lambda f: header(f, lambda h: first(h)["data_offsets"].append(1)), "header is not readable"),
+    "a header too deep": (raw_header(DEEP), "header is not readable"),
+    "a number too long": (raw_header(b'{"a":{"shape":[' + b"9" * 5000 + b"]}}"), "header is not readable"),
+    "an index too deep": (lambda f: (f / INDEX).write_bytes(DEEP), "index.json is not readable"),
+    "a config too deep": (lambda f: (f / "config.json").write_bytes(DEEP), "config.json is not a K3 configuration"),
+    "a manifest too deep": (lambda f: (f / MANIFEST).write_bytes(DEEP), "manifest.json is not readable"),
+    "config of a width beyond all": (lambda f: config(f, hidden_size=10**18), "config.json describes .* correct the"),
+    "config of experts beyond all": (
+        lambda f: config(f, num_experts=10**9),
+        "config.json describes .* parameters, most of them routed_experts",
+    ),
     "a gap between tensors": (lambda f: header(f, lambda h: [h.pop(list(h)[1]), h][1]), "begins at byte"),
     "a name twice in a header": (header_twice, "twice: keep one"),
     "missing shard": (lambda f: shard(f).unlink(), "00002-of-.* is missing"),
@@ -283,7 +308,7 @@ def test_more_bad_exports(policy: Policy, whole: Path, tmp_path: Path) -> None:
     for number in (0, 10**6):
         with pytest.raises(WeightsError, match="give a number from 1 to"):
             reshard(whole, tmp_path / "out", number)
-    for size in ("", "GB", "-3", "0", "many", "inf", "nan"):
+    for size in ("", "GB", "-3", "0", "many", "inf", "nan", "5KMG", "2KM"):
         with pytest.raises(WeightsError, match="shard size"):
             parse_size(size)
     with pytest.raises(WeightsError, match="exists: give another folder"):
@@ -294,6 +319,9 @@ def test_more_bad_exports(policy: Policy, whole: Path, tmp_path: Path) -> None:
     patch(shard(folder), shard(folder).stat().st_size - 40, b"\x01\x02\x03")
     with pytest.raises(WeightsError, match="SHA-256"):  # a new manifest must not bless what was altered
         reshard(folder, tmp_path / "out", 2)
+    dead_manifest(folder)
+    with pytest.raises(FileNotFoundError, match=MANIFEST):  # its link leads nowhere: nothing was compared
+        verify(folder)
     with pytest.raises(WeightsError, match="no such weight"):
         Checkpoint(whole).read("model.layers.9.nothing")
     with pytest.raises(WeightsError, match=r"\(96,\) is stored for \(95,\)"):

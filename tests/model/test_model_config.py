@@ -229,6 +229,8 @@ def test_what_is_not_read_is_kept_where_it_was() -> None:
     text["index_topk"] = None
     config = K3Config.from_hf(file)
     assert config.to_hf() == file and config.index_topk is None and config.quantization_config is None
+    file |= {"vision_config": None, "media_placeholder_token_id": None}
+    assert K3Config.from_hf(file).to_hf() == file and K3Config.from_hf(file).vision is None
 
 
 def test_names_that_no_public_file_has_yet_are_given() -> None:
@@ -257,13 +259,15 @@ REFUSED: list[tuple[str, Any, str]] = [
     # (key, value, what the error names if not the key)
     ("model_type", "qwen3", "model_type='qwen3'"),
     ("text_config", GONE, "text_config is missing"),
-    ("text_config", [], "text_config is missing"),
+    ("text_config", [], "text_config=[]: it must be a section"),
     ("tie_word_embeddings", True, "tie_word_embeddings=True"),
     ("media_placeholder_token_id", GONE, ""),
     ("media_placeholder_token_id", 163840, "vocab_size"),
     ("bos_token_id", 5, "bos_token_id=5 contradicts"),
     ("eos_token_id", [163586, 10**6], "eos_token_id"),
     ("quantization_config", {"quant_method": "fp8"}, "quantization_config differs"),
+    ("vision_config", [], "vision_config=[]: it must be a section"),
+    ("vision_config", "", "vision_config='': it must be a section"),
     (TEXT + "model_type", "qwen3", ""),
     (TEXT + "hidden_act", "silu", ""),
     (TEXT + "hidden_act", GONE, "hidden_act is missing"),
@@ -291,6 +295,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     (TEXT + "hidden_size", 7168.0, "hidden_size"),
     (TEXT + "hidden_size", 4096, "text_hidden_size"),
     (TEXT + "num_attention_heads", 64, "num_key_value_heads"),
+    (TEXT + "num_attention_heads", None, "num_attention_heads=None"),
     (TEXT + "v_head_dim", 0, "v_head_dim"),
     (TEXT + "rms_norm_eps", GONE, ""),
     (TEXT + "rms_norm_eps", float("nan"), "rms_norm_eps"),
@@ -302,6 +307,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     (TEXT + "max_position_embeddings", GONE, ""),
     (TEXT + "num_hidden_layers", 92, "num_hidden_layers=92"),
     (TEXT + "num_hidden_layers", 94, "lack layer 94"),
+    (TEXT + "num_hidden_layers", 10**18, "num_hidden_layers=1000000000000000000"),
     (TEXT + "num_experts", 16, "num_experts_per_token=16"),
     (TEXT + "num_experts_per_token", 0, "num_experts_per_token"),
     (TEXT + "num_shared_experts", 0, "num_shared_experts"),
@@ -331,7 +337,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("text_config.quantization_config.quant_method", "fp8", "quantization_config.quant_method"),
     ("text_config.quantization_config.format", "nvfp4-pack-quantized", "quantization_config.format"),
     ("text_config.quantization_config.kv_cache_scheme", {"num_bits": 8}, "quantization_config.kv_cache_scheme"),
+    ("text_config.quantization_config", True, "quantization_config=True: it must be a section"),
     ("text_config.quantization_config.config_groups", {}, "config_groups has 0 groups"),
+    ("text_config.quantization_config.config_groups.group_0", [], "config_groups.group_0=[]"),
     ("text_config.quantization_config.config_groups.group_0.input_activations", {"num_bits": 8}, "input_activations"),
     (WEIGHTS + "num_bits", 8, "weights.num_bits=8"),
     (WEIGHTS + "group_size", 16, "weights.group_size=16"),
@@ -392,6 +400,9 @@ def test_values_are_checked_wherever_they_come_from() -> None:
         K3Config.preset("huge")
     with pytest.raises(ValueError, match="model_type='kimi_k2'"):
         K3Config.from_hf(tiny.to_hf() | {"model_type": "kimi_k2"})
+    for whole in ([], None, "x", 5):
+        with pytest.raises(ValueError, match="a configuration is a section with keys"):
+            K3Config.from_hf(whole)  # type: ignore[arg-type]
 
 
 def test_counting_needs_no_torch() -> None:

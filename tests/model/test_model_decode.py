@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from exact_cases import PLAIN, build, prefill_against_decode, tokens
 
+from model.config import K3Config
 from model.quant import QuantSpec
 
 
@@ -36,6 +39,22 @@ def test_prefill_extend_and_decode_are_the_forward(preset: str) -> None:
     torch.testing.assert_close(got, want[rows, at[rows] - 1], rtol=0, atol=1e-10)
     assert torch.equal(seen[1, : time - 20], routes[0, 20:])
     assert state.lengths.tolist() == [*at.tolist(), 0, 0]
+
+
+@pytest.mark.parametrize("taps", [1, 2, 6])
+def test_a_convolution_of_any_width_decodes_as_it_trains(taps: int) -> None:
+    linear = replace(K3Config.preset("tiny_odd").linear_attn_config, short_conv_kernel_size=taps)
+    assert prefill_against_decode(build(linear_attn_config=linear), 9) <= 1e-11
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [0], [0, 1, 2]])
+def test_every_prompt_needs_a_row_of_its_own(rows: list[int]) -> None:
+    policy = build("tiny")
+    state = policy.new_state(3, 20)
+    policy.prefill(tokens(3, 4), torch.tensor([4, 4, 4]), state, [0, 1, 2])
+    with pytest.raises(ValueError, match="for 2 prompts: each needs a row of its own"):
+        policy.extend(tokens(2, 5), torch.tensor([5, 5]), state, rows)
+    assert state.lengths.tolist() == [4, 4, 4]
 
 
 @pytest.mark.parametrize(("preset", "changes"), [("tiny", {"index_topk": 9}), ("tiny", {"index_topk": None}),

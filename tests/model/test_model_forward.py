@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from exact_cases import build, causality, logits, sparse_against_dense, tokens
 from k3_oracle import Oracle
+
+from model.chunked import score_chunked
 
 
 @pytest.mark.parametrize("topk", [7, None])
@@ -174,3 +178,30 @@ def test_routes_of_another_length_are_refused() -> None:
     routes = policy(ids, lengths).routes
     with pytest.raises(ValueError, match="routes"):
         policy(ids, lengths, routes[:, :7])
+
+
+@pytest.mark.parametrize(
+    ("experts", "what"),
+    [
+        ([3, 3], "names an expert twice"),
+        ([3, -1], "names some experts"),
+        ([3, 8], "names what is none of 8 experts"),
+        ([-2, -2], "names what is none of 8 experts"),
+    ],
+)
+def test_routes_that_no_router_gives_are_refused_by_place(experts: list[int], what: str) -> None:
+    policy = build("tiny")
+    ids, lengths = tokens(2, 8), torch.tensor([8, 5])
+    routes = policy(ids, lengths).routes
+    routes[1, 3, 2] = torch.tensor(experts)
+    at = torch.arange(1, 5)
+    told = rf"row 1, token 3, MoE layer 2 {what}.*: \[{experts[0]}, {experts[1]}\]"
+    with pytest.raises(ValueError, match=told):
+        policy(ids, lengths, routes)
+    chunked = partial(score_chunked, policy, ids, lengths, at, at - 1, torch.ones(4), chunk=3)
+    with pytest.raises(ValueError, match=told):
+        chunked(routes=routes)
+    with pytest.raises(ValueError, match=r"routes .* do not match"):
+        chunked(routes=routes[..., :1])
+    routes[1, 3, 2] = -1
+    assert torch.isfinite(chunked(routes=routes.to(torch.int16))[0]).all()

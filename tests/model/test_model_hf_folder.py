@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,11 @@ def gguf(folder: Path) -> None:
     (folder / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
 
 
+def header(text: str) -> Edit:
+    """Weights whose file is a header alone."""
+    return lambda folder: (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text.encode())
+
+
 BAD: dict[str, tuple[Edit, str]] = {
     "no folder": (shutil.rmtree, r"not a Hugging Face model folder.*config\.json"),
     "no config": (lambda f: (f / "config.json").unlink(), r"no config\.json"),
@@ -92,9 +98,26 @@ BAD: dict[str, tuple[Edit, str]] = {
     "padding beyond": (config(pad_token_id=320), "pad_token_id=320 beyond vocab_size=320"),
     "other vocabulary": (config(vocab_size=400), "embed_tokens.weight has 320 rows, config.json says vocab_size=400"),
     "pickled weights": (pickled, r"convert pytorch_model\.bin"),
-    "truncated": (cut, r"truncated: \d+ bytes are missing"),
-    "not safetensors": (lambda f: (f / "model.safetensors").write_bytes(bytes(99)), "header is not JSON"),
-    "empty file": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 9), "truncated or no safetensors"),
+    "truncated": (cut, r"model\.safetensors is truncated: \d+ bytes for \d+"),
+    "not safetensors": (lambda f: (f / "model.safetensors").write_bytes(bytes(99)), "its header is not readable"),
+    "empty file": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 9), "not a whole safetensors file"),
+    "header is a list": (header("[]"), r"model\.safetensors is not a safetensors file"),
+    "header without an entry": (header('{"a":null}'), r"model\.safetensors is not a safetensors file"),
+    "header without offsets": (header('{"a":{"dtype":"F32","shape":[]}}'), r"model\.safetensors is not a safetensors"),
+    "header too deep": (header("[" * 200_000), r"model\.safetensors is not a safetensors file"),
+    "header of words": (
+        header('{"a":{"dtype":"F32","shape":["x"],"data_offsets":[0,4]}}'),
+        r"model\.safetensors: a has shape \['x'\]",
+    ),
+    "embedding without rows": (
+        weights(lambda w: w.update({"model.embed_tokens.weight": torch.tensor(1.0)})),
+        "embed_tokens.weight has 0 rows",
+    ),
+    "config too deep": (lambda f: (f / "config.json").write_text("[" * 200_000), r"config\.json is not JSON"),
+    "text config is a list": (config(text_config=[]), r"config\.json has text_config=\[\]"),
+    "architectures is a word": (config(architectures="Qwen"), r"config\.json has architectures='Qwen'"),
+    "index of numbers": (shards(lambda _, w: w.update({NORM: 3})), r"index\.json names 3: a shard is"),
+    "index leads elsewhere": (shards(lambda _, w: w.update({NORM: "../a.safetensors"})), r"names '\.\./a\.safet"),
     "missing tensor": (weights(lambda w: w.pop(NORM)), f"missing {NORM}"),
     "missing expert": (weights(lambda w: w.pop(EXPERT)), f"missing {EXPERT}"),
     "surplus tensor": (weights(lambda w: w.update(extra=torch.ones(2))), "unknown extra"),
@@ -152,6 +175,11 @@ def test_sizes_come_from_the_headers(good: Path) -> None:
     assert folder.parameters == sum(t.numel() for t in stored.values())
     assert folder.routed == sum(t.numel() for n, t in stored.items() if ".experts." in n) == 2 * 4 * 3 * 32 * 16
     assert folder.get("num_experts") == 4 and folder.find("kv_lora_rank") is None
+    with pytest.raises(ValueError, match=r"has no hidden_size \(it is 0\)"):
+        replace(folder, config={"hidden_size": 0}).get("hidden_size")
+    for odd in ("2", 2.0, -2, True, [2]):
+        with pytest.raises(ValueError, match=r"config\.json has num_hidden_layers="):
+            replace(folder, config={"num_hidden_layers": odd}).get("num_hidden_layers")
     with pytest.raises(ValueError, match="no kv_lora_rank"):
         folder.get("kv_lora_rank")
 
@@ -168,6 +196,26 @@ def test_the_tokenizer_and_its_template_are_needed(good: Path, tmp_path: Path) -
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match="chat template"):
         read_tokenizer(folder)
+    (folder / "chat_template.jinja").write_text("x")
+    for text in (
+        "[]",
+        "{}",
+        '{"model":null}',
+        '{"model":{"vocab":"x"}}',
+        '{"model":{"vocab":{"a":"1"}}}',
+        "[" * 99_999,
+    ):
+        (folder / "tokenizer.json").write_text(text)
+        with pytest.raises(ValueError, match=r"tokenizer\.json (is|has)"):
+            read_tokenizer(folder)
+    for added in ("null", '[{"id":7}]'):
+        (folder / "tokenizer.json").write_text(f'{{"model":{{"vocab":{{"a":1}}}},"added_tokens":{added}}}')
+        assert read_tokenizer(folder) == (1 if added == "null" else 7)
+    for ends in ('"x"', '["x"]', "2.5", "true", "{}", "[[1]]"):
+        (folder / "generation_config.json").write_text(f'{{"eos_token_id":{ends}}}')
+        with pytest.raises(ValueError, match=r"generation_config\.json has eos_token_id="):
+            read_stop_ids(folder)
+    (folder / "chat_template.jinja").unlink()
     (folder / "tokenizer.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
         read_tokenizer(folder)

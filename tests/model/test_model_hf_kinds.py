@@ -153,6 +153,10 @@ def test_recorded_routes_are_replayed_with_live_weights(folder: Path) -> None:
     assert float((replayed - hidden).detach().abs().max()) > 1e-3
     with pytest.raises(ValueError, match="layers"):
         policy(ids, lengths, other[:, :, :0])
+    for experts in ([1, 1], [1, -1], [0, policy.moe_shape[1]]):
+        other[0, 2, 0] = torch.tensor(experts)
+        with pytest.raises(ValueError, match="row 0, token 2, MoE layer 0 names"):
+            policy(ids, lengths, other)
 
 
 def test_public_tensors_that_are_no_parts_of_weights_are_refused(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_extreme_logits_stay_finite() -> None:
     assert logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0])
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
 def test_no_temperature_is_refused(temperature: float) -> None:
     with pytest.raises(ValueError, match="temperature"):
         token_logprobs(*case(), temperature)

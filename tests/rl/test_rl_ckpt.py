@@ -214,6 +214,7 @@ def test_mistakes_exit_2_with_one_sentence(policy: Policy, here: Path, capsys: p
     (Path("runs") / "new").mkdir()
     (Path("runs") / "new" / "config.yaml").write_text(compose.dump(Config()))
     save_file({"x": torch.ones(2)}, "odd.safetensors")
+    save_file({"lm_head.weight": torch.ones(512, 64)}, "few.safetensors")
     Path("torn.safetensors").write_bytes(b"abc")
     Path("folder").mkdir()
     for words, meant in (
@@ -224,7 +225,11 @@ def test_mistakes_exit_2_with_one_sentence(policy: Policy, here: Path, capsys: p
         (["export", "mine", "out", "--shard-size", "1KB"], "shard size 1000"),
         (["export", "mine", "out", "--shard-size", "huge"], "shard size 'huge'"),
         (["export", "odd.safetensors", "out"], "give --preset NAME"),
-        (["export", "odd.safetensors", "out", "--preset", "tiny"], "does not hold preset tiny"),
+        (["export", "odd.safetensors", "out", "--preset", "tiny"], "holds x, which preset tiny does not have"),
+        (["export", "few.safetensors", "out", "--preset", "tiny"], "does not hold preset tiny"),
+        (["export", "mine", "out", "--preset", "tiny"], "mine says itself what it is: leave --preset out"),
+        (["export", "mine", "out", "--format", "bf16", "--scale-rule", "even"], "--scale-rule is of MXFP4"),
+        (["export", "foreign", "out", "--scale-rule", "even"], "--scale-rule is of MXFP4"),
         (["export", "odd.safetensors", "out", "--preset", "tinny"], "unknown model preset 'tinny'"),
         (["export", "torn.safetensors", "out", "--preset", "tiny"], "not a whole safetensors file"),
         (["verify", "folder"], "no safetensors file"),
@@ -270,6 +275,10 @@ def test_what_the_system_refuses_is_one_sentence(
             config.policy.init = "out"
             with pytest.raises(UserError, match="out/x: "):
                 initial.start_files(config)
+    shard = next(Path("out").glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\1")
+    assert cli.main(["ckpt", "export", "out", "again"]) == 2, "a new manifest must not bless what was altered"
+    assert "does not have the SHA-256" in capsys.readouterr().err and not Path("again").exists()
     Path("out/config.json").unlink()
     assert cli.main(["ckpt", "export", "out", "again"]) == 2
     assert "config.json is missing" in capsys.readouterr().err

@@ -16,8 +16,9 @@ from model.config import K3Config
 from rl.checks import Verdict
 from rl.cluster_plan import MOMENTS, learner_need, rollout_need, smallest_engine, smallest_learner
 from rl.compose import compose
-from rl.config import ClusterConfig, Config
+from rl.config import ClusterConfig, Config, ModelConfig
 from rl.plan import Plan, plan
+from rl.policy_size import policy_size
 
 K3, K31 = K3Config.preset("k3"), K3Config.preset("k31_pro")
 GB = 10**9
@@ -159,6 +160,30 @@ def test_a_million_tokens_go_to_the_host_before_chunks_shrink() -> None:
     assert tight is not None and tight.offload and tight.chunk < c.chunk
     assert smallest_learner(K31, replace(c, gpu_memory_gb=9.0), "tensorwise", True, (0, 1, 2, 3)) is None
     assert smallest_engine(K31, replace(c, gpu_memory_gb=40.0)) is None  # latents of one sequence: 33 GiB
+
+
+def test_an_mtp_layer_counts_and_its_experts_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    more, c = replace(K31, num_nextn_predict_layers=1), ClusterConfig()
+    grown = (
+        learner_need(more, c, "adamw", True).parts["gradients"] - learner_need(K31, c, "adamw", True).parts["gradients"]
+    )
+    assert grown == pytest.approx(4 * more.mtp_count() / c.gpus, rel=1e-6)
+    monkeypatch.setattr("model.checkpoint_config.architecture", lambda *_: more)
+    size = policy_size(ModelConfig())
+    assert (size.parameters, size.routed) == (K31.total_count() + more.mtp_count(), K31.routed_count() * 93 // 92)
+
+
+@pytest.mark.parametrize(
+    ("keys", "times"),
+    [
+        (["cluster.recompute=false", "cluster.chunk=131072"], 3),
+        (["cluster.chunk=131072"], 4),
+        (["cluster.recompute=false"], 4),
+        ([], 5),
+    ],
+)
+def test_what_is_run_again_is_counted_among_the_operations(keys: list[str], times: int) -> None:
+    assert f"GFLOP per token on average, in training {times} times that" in planned(*keys).render()
 
 
 def test_the_plan_says_what_does_not_fit_and_keys_that_do() -> None:
