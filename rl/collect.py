@@ -35,7 +35,7 @@ flight then that could fail."""
 _LEARN = 0.01
 """Weight of one group in the share of those with a signal: the last hundred or so count."""
 
-_LEAST = 0.9
+_LEAST = 0.85
 """Share of groups_per_step with which a step goes on where more groups were drawn than are expected to have a signal:
 those come in numbers that vary, and the next step draws what was missing."""
 
@@ -105,7 +105,7 @@ class Collector:
         """The groups of one optimizer step, oldest weights first, then by id; call `advance` when it is trained.
 
         Returns fewer than `groups_per_step` when the groups of `max_sampling_rounds` are in and too few of them have a
-        signal; and somewhat fewer or more where an asynchronous step draws what it expects to need. If none has a signal,
+        signal; and somewhat fewer or more where an asynchronous step draws what it expects to need. If none has one,
         more rounds are drawn; raises StarvedError after _MAX_EMPTY_ROUNDS of them, and TimeoutError if nothing finishes
         within three group deadlines (dispatch, re-dispatch, margin).
         """
