@@ -50,11 +50,19 @@ class RolloutBuffer:
         """Groups that may be started now without ever exceeding the staleness bound (AReaL's staleness manager).
 
         (max_staleness + version + 1) x groups_per_step - accepted, where accepted = consumed + waiting + in flight.
-        share: of what is started, in (0, 1], that is expected to be accepted: then it is so many more. What comes
-        beyond the expectation makes its step's batch larger (`take`); the bound holds either way.
+        share: of what is started, in (0, 1), that is expected to be accepted: then it is so many more. What is due in
+        the present step takes no more than its slots there, since the step takes all of it (`take`): what comes beyond
+        the expectation makes one batch larger, and does not let the next one shrink. The bound holds either way.
         """
-        accepted = self._consumed + len(self._waiting) + share * len(self._started)
-        return max(0, int(((self.max_staleness + self.version + 1) * self.groups_per_step - accepted) / share))
+        n = self.groups_per_step
+        if share == 1.0:
+            accepted = self._consumed + len(self._waiting) + len(self._started)
+            return max(0, (self.max_staleness + self.version + 1) * n - accepted)
+        due = self.version - self.max_staleness
+        waiting = sum(version <= due for version, _ in self._waiting)
+        started = sum(version <= due for version in self._started.values())
+        now = waiting + share * started
+        return max(0, int((self.max_staleness * n + max(0.0, n - now) - (self.expected(share) - now)) / share))
 
     def expected(self, share: float) -> float:
         """Groups that wait, and those in flight that are expected to be accepted."""
