@@ -28,7 +28,7 @@ from rl.state import RunState
 from rollout.scheduler import Scheduler
 from rollout.trajectory import Group, GroupOrder, Node, Sampling, StopReason, Trajectory
 
-EPISODES, SIZE, WORKERS = 10_000, 4, 4
+EPISODES, SIZE, WORKERS = 10_240, 4, 4
 TOKENS_PER_S = 50.0
 """Of one sequence: what a large model decodes in a full batch. Faster ones mean more events for the scheduler."""
 MEDIAN, SPREAD, LONGEST = 3000.0, 1.0, 28_672

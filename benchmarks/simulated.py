@@ -224,6 +224,8 @@ class Load:
     """Samples with which a group is complete; 0: all."""
     engine_tokens: int = 0
     """As `rollout.engine_tokens`; 0: more than any load here needs."""
+    episodes: int = 0
+    """Samples that all workers run at once; 0: any number."""
     seed: int = 0
     scales: list[float] = field(default_factory=list)
     """Of the kinds' lengths; drawn with `between` by default."""
@@ -238,7 +240,7 @@ class House:
         c.algorithm.groups_per_step, c.algorithm.group_size = load.groups, load.size
         c.algorithm.max_staleness, c.algorithm.max_sampling_rounds = staleness, load.rounds
         c.envs.adaptive = False
-        c.rollout.workers, c.rollout.episodes_per_worker = 4, 1 << 30
+        c.rollout.workers, c.rollout.episodes_per_worker = 1, load.episodes or 1 << 30
         c.rollout.group_timeout_s, c.rollout.enough = 1e9, load.enough
         c.engine.max_context, c.engine.max_batch = LONGEST, load.slots
         c.rollout.engine_tokens = load.engine_tokens or 1 << 40

@@ -8,6 +8,7 @@ as often as they are drawn. What a synchronous step trains does not depend on th
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -30,6 +31,13 @@ _CHECK_S = 5.0
 """While groups are waited for, the learners are asked this often, in seconds, whether they live: they have no call in
 flight then that could fail."""
 
+
+_LEARN = 0.01
+"""Weight of one group in the share of those with a signal: the last hundred or so count."""
+
+_LEAST = 0.85
+"""Share of groups_per_step with which a step goes on where more groups were drawn than are expected to have a signal:
+those come in numbers that vary, and the next step draws what was missing."""
 
 _FIRST = -1
 """`due` of evaluation: nothing goes on until it is done."""
@@ -87,15 +95,21 @@ class Collector:
         """Everything assessed for this step, with and without a signal: what the metrics and the mixture look at."""
         self.retired: Counter[str] = Counter()
         self.drawn = 0
+        self._share = 1.0
+        """Share of the assessed groups that had a signal, of late."""
+        self._begun = False
+        """Whether this version's groups were drawn."""
         self._healed = self._checked = 0.0
 
     def batch(self) -> list[Assessed]:
         """The groups of one optimizer step, oldest weights first, then by id; call `advance` when it is trained.
 
         Returns fewer than `groups_per_step` when the groups of `max_sampling_rounds` are in and too few of them have a
-        signal. If none has, more rounds are drawn; raises StarvedError after _MAX_EMPTY_ROUNDS of them, and
-        TimeoutError if nothing finishes within three group deadlines (dispatch, re-dispatch, margin).
+        signal; and somewhat fewer or more where an asynchronous step draws what it expects to need. If none has one,
+        more rounds are drawn; raises StarvedError after _MAX_EMPTY_ROUNDS of them, and TimeoutError if nothing finishes
+        within three group deadlines (dispatch, re-dispatch, margin).
         """
+        a = self.config.algorithm
         last_news = self.now()
         empty_rounds = 0
         while True:
@@ -105,8 +119,12 @@ class Collector:
                 self._allowance += self._rounds
                 continue
             settled = len(self.seen) >= self._rounds and len(self.buffer) > 0
-            some = min(len(self.buffer), self.config.algorithm.groups_per_step)
-            if not self.buffer.in_flight or self.buffer.ready() or (settled and self.buffer.ready(some)):
+            some = min(len(self.buffer), a.groups_per_step)
+            share = self._expected
+            least = a.groups_per_step if share == 1.0 else math.ceil(_LEAST * a.groups_per_step)
+            if not self.buffer.in_flight or self.buffer.ready(least, share):
+                break
+            if settled and self.buffer.ready(some, share):
                 break
             done, lost = self._news()
             for group in done:
@@ -132,6 +150,7 @@ class Collector:
         self.seen, self.retired, self.drawn = [], Counter(), 0
         pending = self.buffer.in_flight + len(self.buffer)
         self._allowance = self._rounds + max(0, self._ahead - pending)
+        self._begun = False
 
     def evaluate(self, orders: list[GroupOrder]) -> tuple[list[Group], list[tuple[GroupOrder, str]]]:
         """Run evaluation orders to the end: finished groups, and lost orders with their reasons.
@@ -172,7 +191,12 @@ class Collector:
         """Between two steps: the waiting groups, the steps that shaped them, and how many may be drawn next; orders in
         flight are the ledger's."""
         shaped = {id: x.step for id, x in self.waiting.items()}
-        return {"buffer": self.buffer.state_dict(), "shaped": shaped, "allowance": self._allowance}
+        return {
+            "buffer": self.buffer.state_dict(),
+            "shaped": shaped,
+            "allowance": self._allowance,
+            "share": self._share,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore, and dispatch again what was in flight: as drawn before, not in this step.
@@ -189,12 +213,27 @@ class Collector:
             if ours != booked:
                 raise LedgerError(f"checkpoint and ledger disagree on {what} groups: {sorted(ours ^ booked)[:5]}")
         self.waiting = {id: self.assess(g, state["shaped"][id]) for id, g in held.items()}
-        self._allowance = state["allowance"]
+        self._allowance, self._share = state["allowance"], state["share"]
         self._start([(order, started[id]) for id, order in flying.items()])
+
+    @property
+    def _expected(self) -> float:
+        """Share of the groups in flight that are expected to have a signal, where this decides how many are drawn.
+
+        A synchronous step replaces what has none as it is heard of. An asynchronous one would wait for replacements
+        that were drawn late on their version; it draws as many more at once.
+        """
+        a = self.config.algorithm
+        replaces = a.max_staleness > 0 and a.max_sampling_rounds > 1 and a.dynamic_sampling
+        return max(self._share, 1 / a.max_sampling_rounds) if replaces else 1.0
 
     def _fill(self) -> None:
         a = self.config.algorithm
-        room = min(self.buffer.capacity(), self._allowance - self.drawn)
+        share = self._expected
+        if share < 1.0 and self._begun and self.buffer.expected(share) >= _LEAST * a.groups_per_step:
+            return
+        self._begun = True
+        room = min(self.buffer.capacity(share), self._allowance - self.drawn)
         orders = [self.mixture.order(a.group_size) for _ in range(max(0, room))]
         for order in orders:
             self.ledger.plan(order.id, order.to_json())
@@ -221,6 +260,7 @@ class Collector:
         self.ledger.finish(id)
         x = self.assess(group, self.buffer.version)
         self.seen.append(x)
+        self._share += _LEARN * ((not x.retired) - self._share)
         if x.retired:
             self._give_up(id, str(x.retired))
             return

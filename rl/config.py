@@ -215,7 +215,8 @@ class AlgorithmConfig:
     dynamic_sampling: bool = True
     """Groups without a signal (all failed; all right at nearly the same price) are retired with their reason."""
     max_sampling_rounds: int = 1
-    """Groups drawn for one step at most, in multiples of groups_per_step; more than 1 replaces retired ones."""
+    """Groups drawn for one step at most, in multiples of groups_per_step; more than 1 replaces retired ones, or, with
+    max_staleness, draws as many more as are expected to be retired (steps then vary around groups_per_step)."""
     env_advantage_scale: bool = True
     """Divide advantages by the running RMS that those of raw outcomes have in the environment: no domain dominates."""
     effort_advantage_scale: bool = True

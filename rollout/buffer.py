@@ -46,13 +46,27 @@ class RolloutBuffer:
         """Groups that were started and have neither arrived nor been given up."""
         return len(self._started)
 
-    def capacity(self) -> int:
+    def capacity(self, share: float = 1.0) -> int:
         """Groups that may be started now without ever exceeding the staleness bound (AReaL's staleness manager).
 
         (max_staleness + version + 1) x groups_per_step - accepted, where accepted = consumed + waiting + in flight.
+        share: of what is started, in (0, 1), that is expected to be accepted: then it is so many more. What is due in
+        the present step takes no more than its slots there, since the step takes all of it (`take`): what comes beyond
+        the expectation makes one batch larger, and does not let the next one shrink. The bound holds either way.
         """
-        accepted = self._consumed + len(self._waiting) + len(self._started)
-        return max(0, (self.max_staleness + self.version + 1) * self.groups_per_step - accepted)
+        n = self.groups_per_step
+        if share == 1.0:
+            accepted = self._consumed + len(self._waiting) + len(self._started)
+            return max(0, (self.max_staleness + self.version + 1) * n - accepted)
+        due = self.version - self.max_staleness
+        waiting = sum(version <= due for version, _ in self._waiting)
+        started = sum(version <= due for version in self._started.values())
+        now = waiting + share * started
+        return max(0, int((self.max_staleness * n + max(0.0, n - now) - (self.expected(share) - now)) / share))
+
+    def expected(self, share: float) -> float:
+        """Groups that wait, and those in flight that are expected to be accepted."""
+        return len(self._waiting) + share * len(self._started)
 
     def start(self, order: GroupOrder, version: int | None = None) -> None:
         """A group of this order is being generated from the present version on. Raises ValueError if it already is.
@@ -81,16 +95,19 @@ class RolloutBuffer:
             self._waiting.append((oldest_version(group), group))
         return reason
 
-    def ready(self, groups: int | None = None) -> bool:
+    def ready(self, groups: int | None = None, share: float = 1.0) -> bool:
         """Whether `take` can serve `groups` (groups_per_step by default) and all others can still be trained in time.
 
         A group must be trained at most max_staleness versions after the oldest one it was sampled on. If after this
         step more of them were due by some version than the steps up to it can take, slow groups in flight are waited
-        for; their deadline bounds the wait. When all have arrived the test holds, by the admission rule.
+        for; their deadline bounds the wait. When all have arrived the test holds, by the admission rule. With a share
+        below 1 (see `capacity`) only what is due now is waited for: a later step takes all that is due by then.
         """
         n = self.groups_per_step if groups is None else groups
         if len(self._waiting) < n:
             return False
+        if share < 1.0:
+            return min(self._started.values(), default=self.version) + self.max_staleness > self.version
         ages = sorted(version for version, _ in self._waiting)[n:] + list(self._started.values())
         due = [v + self.max_staleness for v in ages]
         return all(
@@ -101,9 +118,11 @@ class RolloutBuffer:
     def take(self, groups: int | None = None) -> list[Group]:
         """Remove and return up to `groups` groups, oldest version first, then in order of arrival: one step's batch.
 
-        The step's slots count as used until `advance`; nothing is started on their behalf in between.
+        More than that only if more are due now: they would be too old in the next step. The step's slots count as used
+        until `advance`; nothing is started on their behalf in between.
         """
-        n = self.groups_per_step if groups is None else groups
+        due = sum(version + self.max_staleness <= self.version for version, _ in self._waiting)
+        n = max(due if self.max_staleness else 0, self.groups_per_step if groups is None else groups)
         order = sorted(range(len(self._waiting)), key=lambda i: (self._waiting[i][0], i))[:n]
         batch = [self._waiting[i][1] for i in order]
         taken = set(order)

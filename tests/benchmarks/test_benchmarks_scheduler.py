@@ -52,6 +52,22 @@ def test_no_step_is_faster_than_its_bound(staleness: int) -> None:
     assert side.step_s >= 0.95 * max(bound(UNEVEN, staleness).values())
 
 
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_what_has_no_signal_is_made_up_for_in_advance(staleness: int) -> None:
+    """Batches vary, but not on average; nothing is too old, no kind starves, no late replacement is waited for."""
+    load = replace(UNEVEN, groups=40, slots=160, silent=0.5, rounds=4)
+    side = ran(load, staleness, steps=50)
+    assert side.oldest <= staleness and abs(gap(side)) < 0.03
+    assert side.groups == pytest.approx(load.groups, rel=0.1)
+    assert side.step_s < 1.1 * max(bound(load, staleness).values())
+
+
+def test_without_replacement_nothing_more_is_drawn() -> None:
+    load = replace(UNEVEN, groups=40, slots=160, silent=0.5, rounds=1)
+    side = ran(load, 1, steps=20)
+    assert 0.5 * load.groups < side.groups < 0.75 * load.groups
+
+
 def test_the_bound_is_what_one_step_takes() -> None:
     alone = replace(SMALL, scales=[1.0] * 6, within=1e-9)
     longest, mean = longest_and_mean(alone, [1.0] * 6)
@@ -62,7 +78,7 @@ def test_the_bound_is_what_one_step_takes() -> None:
 
 
 def test_longest_first_ends_a_narrow_step_sooner() -> None:
-    narrow = replace(UNEVEN, groups=24, engines=1, slots=16, engine_tokens=16 * 3000, train_s=0.0)
+    narrow = replace(UNEVEN, groups=24, engines=1, slots=16, episodes=20, train_s=0.0)
     ordered, blind = ran(narrow, 0, steps=20), ran(narrow, 0, steps=20, lengths=Blind(3000))
     assert ordered.step_s < 0.95 * blind.step_s
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from engine_tools import drain, engine_of, plain, policy_of, prompts, request, s
 
 from model import K3Config, Policy, QuantSpec
 from model.logprob import token_logprobs
-from rollout.engine.base import FinishReason
+from rollout.engine.base import FinishReason, Generation
 from rollout.engine.sampling import sample, uniforms
 from rollout.trajectory import NO_ROUTE
 
@@ -316,3 +318,24 @@ def test_progress_is_the_beginning_of_what_comes() -> None:
         for (ids, logps), g in zip(state, out["a"], strict=True):
             np.testing.assert_array_equal(ids, g.token_ids[: len(ids)])
             np.testing.assert_array_equal(logps, g.logprobs[: len(ids)])
+
+
+@pytest.mark.parametrize("tokens", [0, 3, 5000])
+def test_a_continuation_arrives_as_it_was_sent(tokens: int) -> None:
+    """Small ones travel as bytes, large ones as arrays."""
+    rng = np.random.default_rng(tokens)
+    routes = rng.integers(0, 900, (tokens, 3, 4)).astype(np.uint16)
+    ids, logprobs = rng.integers(0, 99, tokens).astype(np.int32), rng.standard_normal(tokens).astype(np.float32)
+    for sent in (
+        Generation(ids, logprobs, 0 * ids, FinishReason.STOP, routes, routes[:2], 7),
+        Generation(ids, logprobs, 0 * ids, FinishReason.ABORT, picks=routes.astype(np.int32)),
+    ):
+        came = pickle.loads(pickle.dumps(sent))
+        assert type(came.finish) is FinishReason
+        for field in dataclasses.fields(Generation):
+            a, b = getattr(sent, field.name), getattr(came, field.name)
+            assert type(a) is type(b)
+            if isinstance(a, np.ndarray):
+                assert a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+            else:
+                assert a == b
