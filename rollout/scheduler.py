@@ -167,6 +167,12 @@ class Scheduler:
         counts = dict.fromkeys(("submitted", "dispatched", "finished", "redispatched", "retired", "worker_lost"), 0)
         return {f"rollout/{k}": float(v) for k, v in (counts | self.counts | now).items()}
 
+    def set_engines(self, engines: Mapping[str, Any], timeout: float = 10.0) -> None:
+        """Send requests to these engines alone from now on; returns when every worker that answers in time knows it."""
+        self.engines = dict(engines)
+        calls = [w.handle.set_engines.remote(self.engines) for w in self._workers]
+        ray.wait(calls, num_returns=len(calls), timeout=timeout)
+
     def stale_engines(self, version: int, timeout: float = 10.0) -> dict[str, Any]:
         """Engines that serve another version than this one: a restarted engine has none until it is given weights."""
         calls = {name: engine.stats.remote() for name, engine in self.engines.items()}

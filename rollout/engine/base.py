@@ -24,6 +24,28 @@ class FinishReason(StrEnum):
     """The caller aborted it."""
 
 
+Key = tuple[int, bytes]
+"""Of a kept state: the version of the weights, and a 128-bit hash of what the sequence is (`rollout.images.identity`).
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """A kept state outside of the engine that made it (`rollout.engine.carry`); a place in the object store, no copy."""
+
+    key: Key
+    length: int
+    """Tokens that it is of."""
+    fixed: Any
+    """Reference to what has one size whatever the length."""
+    grown: tuple[tuple[int, int, Any], ...]
+    """(first token, last exclusive, reference) of the parts that have a place for every token, in order, from 0 on."""
+
+    def named(self) -> Carried:
+        """Its name alone."""
+        return Carried(self.key, self.length, None, ())
+
+
 @dataclass(frozen=True)
 class GenerateRequest:
     """Sample len(sampling) continuations of one prompt; they share its prefill. prompt_ids: int32 [T].
@@ -37,6 +59,11 @@ class GenerateRequest:
     keep: bool = False
     """A next turn will follow: the engine may keep the state at the end of each continuation, to extend it then."""
     images: tuple[bytes, ...] = ()
+    carried: Carried | None = None
+    """A state of the prompt's beginning from which to go on. By its name alone (no parts): an engine that holds nothing
+    as long raises StateMissing. With its parts: such an engine takes it over."""
+    hand_over: bool = False
+    """Another engine will go on from the end of the prompt: `Generation.kept` is the state there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +76,17 @@ class Generation:
     finish: FinishReason
     routes: np.ndarray | None = None
     prompt_routes: np.ndarray | None = None
-    """Routes of the prompt tokens that were prefilled for this request, aligned with prompt_ids; or None."""
+    """Routes of the prompt tokens from `prompt_begin` on, which were run for this request or a sibling's; or None."""
     cached_tokens: int = 0
     """Prompt tokens that were served from a state cache of the same weight version."""
     picks: np.ndarray | None = None
     """See `Node.picks`, aligned with token_ids."""
     prompt_picks: np.ndarray | None = None
-    """Picks of the prompt tokens that were prefilled for this request, aligned with prompt_ids; or None."""
+    """Picks of the same prompt tokens; or None."""
+    prompt_begin: int = 0
+    """The prompt token that prompt_routes and prompt_picks begin with."""
+    kept: Key | None = None
+    """The state that the engine kept at the end of this continuation, or of the prompt (`hand_over`)."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +115,10 @@ class EngineNotReady(RuntimeError):
     """Raised when generation is asked for while no verified weights are loaded."""
 
 
+class StateMissing(RuntimeError):
+    """Raised for a state that is named alone by an engine of its weights that holds nothing as long of the prompt."""
+
+
 class Engine(Protocol):
     """What every engine actor offers (methods are async where they wait).
 
@@ -109,6 +144,10 @@ class Engine(Protocol):
 
     async def progress(self, request_id: str) -> list[Progress]:
         """What each continuation of a request has sampled so far; nothing for a request that is not in flight."""
+        ...
+
+    async def export_state(self, key: Key, have: int) -> tuple[int, Any, Any]:
+        """A kept state, for another engine: see `rollout.engine.carry.export`; of no tokens if it is not kept."""
         ...
 
     async def stats(self) -> dict[str, float]:

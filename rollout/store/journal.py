@@ -23,8 +23,8 @@ class _Kept:
     end: int = 0
     """Its bytes."""
     messages: int = 0
-    digests: list[bytes] = field(default_factory=list)
-    """Of its nodes."""
+    nodes: list[Node] = field(default_factory=list)
+    """Its nodes, which never change: another object in the place of one may have other contents."""
 
 
 class EpisodeJournal:
@@ -45,9 +45,8 @@ class EpisodeJournal:
         """Keep an unfinished trajectory after one of its turns."""
         t, path = trajectory, self._path(trajectory.id)
         kept = self._kept.get(t.id)
-        if kept is None or not path.exists() or Stream(path, rows.TOKENS).end != kept.end:
+        if kept is None or not path.exists() or path.stat().st_size != kept.end:
             kept = _Kept()  # nothing, or of another process
-        digests = [_digest(node) for node in t.nodes]
         note: dict[str, Any] = {
             "nodes": len(t.nodes),
             "rest": rows.rest_of(t),
@@ -59,10 +58,10 @@ class EpisodeJournal:
             note |= {"task": t.task.to_json(), "effort": str(t.effort)}
             target = path.with_suffix(".new")
             target.unlink(missing_ok=True)
-        with Appender(target, rows.TOKENS) as out:
+        with Appender(target, rows.TOKENS, kept.end) as out:
             gathered = rows.TokenRows()
             for i, node in enumerate(t.nodes):
-                if kept.digests[i : i + 1] != [digests[i]]:
+                if i >= len(kept.nodes) or _differ(kept.nodes[i], node):
                     for batch in gathered.add(t.id, 0, i, node):
                         out.append(batch)
             out.append(gathered.take(), rows.exact(note).encode())
@@ -70,7 +69,7 @@ class EpisodeJournal:
             end = out.end
         if target != path:
             target.rename(path)
-        self._kept[t.id] = _Kept(end, len(t.conversation), digests)
+        self._kept[t.id] = _Kept(end, len(t.conversation), list(t.nodes))
 
     def load(self, begun: Trajectory) -> Trajectory | None:
         """The kept turns of the same episode (same id, task and effort); None if there are none."""
@@ -82,7 +81,7 @@ class EpisodeJournal:
         if kept is None or (kept.id, kept.task, kept.effort) != (begun.id, begun.task, begun.effort):
             return None
         if whole:
-            self._kept[kept.id] = _Kept(stream.end, len(kept.conversation), [_digest(n) for n in kept.nodes])
+            self._kept[kept.id] = _Kept(stream.end, len(kept.conversation), list(kept.nodes))
         return kept
 
     def forget(self, trajectory_id: str) -> None:
@@ -142,6 +141,10 @@ def _replay(stream: Stream) -> tuple[Trajectory | None, bool]:
         rest["error"],
     )
     return kept, not new
+
+
+def _differ(a: Node, b: Node) -> bool:
+    return a is not b and _digest(a) != _digest(b)
 
 
 def _digest(node: Node) -> bytes:

@@ -99,9 +99,9 @@ def test_a_continued_state_and_new_weights_add_what_they_ran() -> None:
     whole = [*longer, *second.token_ids.tolist()]
     old, new = plain(policy, whole), plain(other, whole)
     assert second.prompt_picks is not None and second.picks is not None
-    begin = max(K, len(prompt))
-    np.testing.assert_array_equal(positions(second.prompt_picks)[begin:], old[begin : len(longer)])
-    assert not recorded(second.prompt_picks)[:begin].any()  # what was cached was recorded when it was run
+    begin = second.prompt_begin
+    assert begin == len(prompt) > K  # what was cached was recorded when it was run
+    np.testing.assert_array_equal(positions(second.prompt_picks), old[begin : len(longer)])
     ran = [v for v in second.versions[1:]]  # a token is fed when the next one is sampled
     want = np.stack([(old if v == 1 else new)[len(longer) + i] for i, v in enumerate(ran)])
     np.testing.assert_array_equal(positions(second.picks)[:-1], want)
