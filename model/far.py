@@ -36,6 +36,12 @@ def best_keys(scores: Tensor, k: int) -> Tensor:
     return best if candidates is None else candidates[best]
 
 
+def choose_keys(q: Tensor, weights: Tensor, keys: Tensor, k: int) -> Tensor:
+    """Long [k], ascending: the keys [S, d] of largest score for one query q [J, d] of the indexer, head weights [J]."""
+    dots = torch.mm(q, keys.mT).relu_()
+    return best_keys(torch.mv(dots.mT, weights), k)  # a common factor of all scores changes no order
+
+
 def read_rows(
     indexer: Indexer,
     index_q: tuple[Tensor, Tensor],
@@ -53,9 +59,7 @@ def read_rows(
     rank] and of picks int32 [n, top-k].
     """
     for row, tokens in rows:
-        queries, weights = index_q[0][row, 0], index_q[1][row, 0]
-        dots = torch.mm(queries, keys[row, :tokens].mT).relu_()
-        at = best_keys(torch.mv(dots.mT, weights), indexer.topk)  # a common factor of all scores changes no order
+        at = choose_keys(index_q[0][row, 0], index_q[1][row, 0], keys[row, :tokens], indexer.topk)
         own = latents[row].index_select(0, at)
         out[row] = torch.mm(torch.softmax(torch.mm(q[row], own.mT), 1), own[:, : out.shape[2]])
         if picks is not None:

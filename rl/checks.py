@@ -253,8 +253,8 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             and (engine.readers >= engine.replicas or engine.kind != "native" or not engine.carry_tokens),
             Verdict.FAIL,
             "readers",
-            f"engine.readers={engine.readers} of engine.replicas={engine.replicas} native engines need others that decode,"
-            " and engine.carry_tokens above 0",
+            f"engine.readers={engine.readers} of engine.replicas={engine.replicas} native engines need others that "
+            "decode, and engine.carry_tokens above 0",
             f"{engine.readers} read prompts of {engine.carry_tokens} tokens and more for the others"
             if engine.readers
             else "off",

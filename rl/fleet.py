@@ -58,6 +58,15 @@ class Fleet:
         self._started = len(self.serving)
         return self.serving
 
+    def close(self) -> None:
+        """Kill every engine."""
+        for handle in (
+            *self.serving.values(),
+            *(one.handle for one in (*self.coming.values(), *self.leaving.values())),
+        ):
+            ray.kill(handle)
+        self.serving, self.coming, self.leaving = {}, {}, {}
+
     def push(self, weights: Push) -> None:
         """Have every engine serve these weights; from now on they are the present ones.
 

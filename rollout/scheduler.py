@@ -185,6 +185,14 @@ class Scheduler:
                 out[name] = self.engines[name]
         return out
 
+    def pids(self) -> list[int]:
+        """Process ids of the workers that have answered."""
+        return [w.life["pid"] for w in self._workers if w.life]
+
+    def worker_counts(self) -> Counter[str]:
+        """What the present workers' routers counted, as of their last signs of life."""
+        return sum((Counter(w.life.get("counts", {})) for w in self._workers), Counter())
+
     def who_holds_what(self) -> str:
         """Text for a person: which worker holds which groups for how long, and what waits."""
         now = time.monotonic()

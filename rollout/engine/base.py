@@ -31,7 +31,7 @@ Key = tuple[int, bytes]
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """A kept state outside of the engine that made it (`rollout.engine.carry`); a place in the object store, no copy."""
+    """A kept state outside of the engine that made it (`rollout.engine.carry`): references, no copy."""
 
     key: Key
     length: int

@@ -122,8 +122,8 @@ class NativeEngine:
         self._stops = np.full((max_batch, 1), -1, np.int64)
         """Per row: its stop ids, filled up with -1."""
         self._there: dict[int, Checkpoint] = {}
-        """Of rows that are not active: the checkpoint whose latents they hold, all but the first token's, where rows that
-        fill up the lanes write."""
+        """Of rows that are not active: the checkpoint whose latents they hold, all but the first token's, where rows
+        that fill up the lanes write."""
         self._steps = 0
         self.counts: Counter[str] = Counter()
 

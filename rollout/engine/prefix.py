@@ -24,8 +24,8 @@ _REMEMBERED = 4096
 
 @dataclass(frozen=True, eq=False)
 class End:
-    """What a prompt's next sibling needs besides the state: the logits [V] after the prompt, and routes and picks of the
-    prompt's tokens from `begin` on, as in `Generation`."""
+    """What a prompt's next sibling needs besides the state: the logits [V] after the prompt, and routes and picks of
+    the prompt's tokens from `begin` on, as in `Generation`."""
 
     logits: Tensor
     routes: np.ndarray | None

@@ -27,7 +27,7 @@ _POLL_S = 0.1
 _CROWDED = 2
 _MORE = 16
 """The engine that holds a request's beginning is preferred as long as it generates at most `_CROWDED` times as many
-sequences as the least busy one, and `_MORE`: up to there a step of it takes about as long, and nothing is read again."""
+sequences as the least busy one, and `_MORE`: up to there its steps take about as long, and nothing is read again."""
 
 
 class EngineError(RuntimeError):
@@ -61,7 +61,10 @@ class EngineRouter:
         self.update(engines)
 
     def update(self, engines: Mapping[str, Any]) -> None:
-        """Send requests to these engines alone from now on; what is at others is waited for. Raises ValueError for none."""
+        """Send requests to these engines alone from now on; what is at others is waited for.
+
+        Raises ValueError if there are none.
+        """
         if not engines:
             raise ValueError("a router needs at least one engine")
         names = sorted(engines)
@@ -120,8 +123,8 @@ class EngineRouter:
     async def carry(self, engine: str, generation: Generation, length: int, before: Carried | None) -> Carried | None:
         """The state at the end of a generation, where it is worth carrying, else what was carried before it.
 
-        engine: that which sampled it; length: tokens of the state. Nothing is waited for but the engine's answer that it
-        has the state: its parts stay where they are. An engine that is lost meanwhile is no error: its state is gone.
+        engine: that which sampled it; length: tokens of the state. Nothing is waited for but the engine's answer that
+        it has the state: its parts stay where they are. That an engine is lost meanwhile is no error: so is its state.
         """
         kept = generation.kept
         have = before.length if before is not None and kept is not None and before.key[0] == kept[0] else 0

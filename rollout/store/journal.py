@@ -43,7 +43,7 @@ class EpisodeJournal:
 
     def save(self, trajectory: Trajectory) -> None:
         """Keep an unfinished trajectory after one of its turns."""
-        t, path = trajectory, self._path(trajectory.id)
+        t, path = trajectory, self.file(trajectory.id)
         kept = self._kept.get(t.id)
         if kept is None or not path.exists() or path.stat().st_size != kept.end:
             kept = _Kept()  # nothing, or of another process
@@ -73,7 +73,7 @@ class EpisodeJournal:
 
     def load(self, begun: Trajectory) -> Trajectory | None:
         """The kept turns of the same episode (same id, task and effort); None if there are none."""
-        path = self._path(begun.id)
+        path = self.file(begun.id)
         if not path.exists():
             return None
         stream = Stream(path, rows.TOKENS)
@@ -87,7 +87,7 @@ class EpisodeJournal:
     def forget(self, trajectory_id: str) -> None:
         """The episode has ended."""
         self._kept.pop(trajectory_id, None)
-        self._path(trajectory_id).unlink(missing_ok=True)
+        self.file(trajectory_id).unlink(missing_ok=True)
 
     def prune(self, version: int) -> int:
         """Drop episodes with tokens of weights newer than `version` (of a future that was lost); returns how many."""
@@ -99,7 +99,8 @@ class EpisodeJournal:
                 dropped += 1
         return dropped
 
-    def _path(self, trajectory_id: str) -> Path:
+    def file(self, trajectory_id: str) -> Path:
+        """Where the turns of an episode are; it may not be there."""
         return self._folder / f"{hashlib.blake2b(trajectory_id.encode(), digest_size=12).hexdigest()}.arrow"
 
 

@@ -77,3 +77,21 @@ def test_near_and_far_rows_of_one_batch_read_what_the_mask_lets_through(
     for want, have in zip(*got, strict=True):
         for a, b in zip(want, have, strict=True):
             torch.testing.assert_close(b, a, rtol=1e-9, atol=1e-9)
+
+
+def test_several_threads_read_a_chunk_in_inference_mode_as_one_does() -> None:
+    policy = Policy(K3Config.preset("tiny_odd"), QuantSpec("none", "none"))
+    policy.reset_parameters(1)
+    ids = torch.randint(0, 512, (1, 240), generator=torch.Generator().manual_seed(0))
+    got = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            with torch.inference_mode():
+                state = policy.new_state(1, 240)
+                policy.prefill(ids[:, :100], torch.tensor([100]), state, [0])
+                got.append(policy.extend(ids[:, 100:], torch.tensor([140]), state, [0])[0])
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(got[1], got[0], rtol=1e-4, atol=1e-5)
