@@ -89,6 +89,8 @@ class Played:
     """Processor seconds of both, all their lives together."""
     counts: dict[str, int] = field(default_factory=dict)
     """Of the last worker's router."""
+    stats: dict[str, float] = field(default_factory=dict)
+    """Of the engine since it was started or given its weights again."""
 
     @property
     def tokens(self) -> np.ndarray:
@@ -129,9 +131,10 @@ def play(
                         while not fleet.heal(scheduler.stale_engines(1)):
                             time.sleep(0.2)
                         pids["engine"] = ray.get(engine.ping.remote())["pid"]
-        counts = scheduler.worker_counts()
+        counts = dict(scheduler.worker_counts())
+        stats = ray.get(engine.stats.remote())
         used = {who: sum(s for (name, _), s in busy.items() if name == who) for who in pids}
-        return Played(groups[0].trajectories[0], time.monotonic() - begin, done, dict(memory), used, counts)
+        return Played(groups[0].trajectories[0], time.monotonic() - begin, done, dict(memory), used, counts, stats)
     finally:
         scheduler.close()
         fleet.close()
@@ -215,7 +218,11 @@ def lines_of(played: dict[str, Played], asked: int, command: str) -> list[dict[s
             add(f"{name}, processor time of the {who}", seconds / 60, "recorded", "minutes", True)
         for who, memory in p.memory.items():
             add(f"{name}, resident memory of the {who}", memory, f"< {MEMORY_GB}", "GB", memory < MEMORY_GB)
-        if p.kills:
+        if not p.kills:
+            once = len(p.tokens) - t.output_tokens + t.turns - 1
+            read = p.stats["tokens_prefilled"] / once
+            add(f"{name}, tokens that the engine read, of those that were not sampled", read, "1", "times", read == 1.0)
+        else:
             add(f"{name}, kills", "; ".join(p.kills), "recorded", "SIGKILL", True)
     if len(played) == 2:
         a, b = (p.trajectory for p in played.values())

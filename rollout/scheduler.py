@@ -189,9 +189,10 @@ class Scheduler:
         """Process ids of the workers that have answered."""
         return [w.life["pid"] for w in self._workers if w.life]
 
-    def worker_counts(self) -> Counter[str]:
-        """What the present workers' routers counted, as of their last signs of life."""
-        return sum((Counter(w.life.get("counts", {})) for w in self._workers), Counter())
+    def worker_counts(self, timeout: float = 10.0) -> Counter[str]:
+        """What the present workers and their routers have counted by now."""
+        lives = ray.get([w.handle.ping.remote() for w in self._workers], timeout=timeout)
+        return sum((Counter(life["counts"]) for life in lives), Counter())
 
     def who_holds_what(self) -> str:
         """Text for a person: which worker holds which groups for how long, and what waits."""

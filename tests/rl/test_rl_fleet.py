@@ -80,10 +80,6 @@ class House:
             assert t.stop in (StopReason.DONE, StopReason.TOKENS), (t.id, t.stop, t.error)
             assert t.grade is not None and t.grade.valid and t.output_tokens > 0
 
-    def counted(self) -> Counter[str]:
-        pings = [w.handle.ping.remote() for w in self.scheduler._workers]
-        return sum((Counter(p["counts"]) for p in ray.get(pings, timeout=WAIT)), Counter())
-
     def events(self) -> list[str]:
         return [e["event"] for e in self.told]
 
@@ -110,7 +106,7 @@ def test_a_killed_engine_costs_no_group_and_a_push_waits_for_its_return(house: H
     house.fleet.push(weights(2))
     assert not house.scheduler.stale_engines(2, WAIT)
     house.settle()
-    assert house.counted()["engine_lost"] > 0
+    assert house.scheduler.worker_counts(WAIT)["engine_lost"] > 0
     sampled = {int(v) for g in house.groups for t in g.trajectories for v in t.nodes[-1].versions}
     assert sampled <= {1, 2}
     house.groups.clear()
@@ -139,7 +135,7 @@ def test_engines_are_added_and_drained_while_groups_are_generated(house: House) 
     house.settle()
     left = [e for e in house.told if e["event"] == "engine_left"]
     assert [(e["engine"], e["finished"]) for e in left] == [("engine0", True)]
-    assert "engine_lost" not in house.counted(), "what it had was not waited for"
+    assert "engine_lost" not in house.scheduler.worker_counts(WAIT), "what it had was not waited for"
     assert house.events()[:2] == ["engine_coming", "engine_added"] and house.told[1]["version"] == 2
     house.fleet.resize(1)
     assert sorted(house.fleet.serving) == ["engine1"] and sorted(house.fleet.leaving) == ["engine2"]
