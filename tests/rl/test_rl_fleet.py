@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -14,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+import torch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "rollout"))
-from engine_tools import arrays, policy_of
+from engine_tools import arrays, drain, engine_of, policy_of, prompts, request, same
 from worlds import Echo, order
 
 from environments.task import Limits
@@ -24,6 +26,8 @@ from rl.config import Config
 from rl.errors import UserError
 from rl.fleet import Fleet
 from rl.sync import push
+from rollout.engine.base import GenerateRequest
+from rollout.engine.router import EngineRouter
 from rollout.engine.weights import describe
 from rollout.scheduler import Scheduler
 from rollout.trajectory import Group, StopReason
@@ -41,8 +45,6 @@ def config() -> Config:
 
 
 def weights(version: int) -> tuple[Any, list[Any]]:
-    import torch
-
     tensors = arrays(policy_of("tiny", torch.float32, seed=version))
     return describe(version, tensors), [ray.put(tensors)]
 
@@ -143,6 +145,50 @@ def test_engines_are_added_and_drained_while_groups_are_generated(house: House) 
         with pytest.raises(UserError, match="does not serve, or no other"):
             house.fleet.drain(bad)
     house.until(lambda: not house.fleet.leaving)
+
+
+def test_a_state_outlives_its_engine_in_the_object_store_and_a_prompt_is_read_apart(house: House) -> None:
+    """A turn on one engine, which is killed; the next one on another, to the bit what one engine says to both."""
+    any_token = tuple(range(0, 512, 3))
+    (prompt,) = prompts(1, longest=60, seed=2)
+
+    def turn(id: str, ids: list[int], seed: int) -> GenerateRequest:
+        return request(id, ids, seeds=(seed,), max_tokens=200, stop_ids=any_token, keep=True)
+
+    async def go() -> None:
+        alone = engine_of(policy_of("tiny", torch.float32, seed=1), max_context=512, max_batch=16)
+        engines = house.fleet.serving
+        router = EngineRouter(engines, WAIT, carry_tokens=1)
+        alone.submit(turn("a", prompt, 1))
+        (want,) = drain(alone)["a"]
+        _, (got,) = await router.generate(turn("a", prompt, 1), "engine0")
+        same(got, want, 1e-5)
+        longer = [*prompt, *got.token_ids.tolist(), 7, 8, 9]
+        carried = await router.carry("engine0", got, len(longer) - 4, None)
+        assert carried is not None and carried.length == len(longer) - 4
+        _, (stayed,) = await router.generate(turn("b", longer, 2), "engine0", carried)
+        assert not router.counts["carried"] and stayed.cached_tokens == carried.length
+        await engines["engine1"].stats.remote()
+        os.kill((await engines["engine0"].ping.remote())["pid"], signal.SIGKILL)
+        name, (moved,) = await router.generate(turn("b", longer, 2), "engine0", carried)
+        assert name == "engine1" and router.counts["carried"] == 1
+        assert router.counts["engine_lost"] + router.counts["engine_not_ready"] == 1
+        same(moved, stayed, 0.0)
+        stats = await engines["engine1"].stats.remote()
+        assert (stats["tokens_carried"], stats["tokens_prefilled"]) == (carried.length, 4)
+        # engine0 comes back, and reads a prompt that engine1 decodes.
+        house.fleet.heal(house.scheduler.stale_engines(1, WAIT))
+        apart = EngineRouter(engines, WAIT, carry_tokens=20, readers=frozenset({"engine0"}))
+        (new,) = prompts(1, longest=60, seed=5)
+        assert len(new) >= 20
+        name, (far,) = await apart.generate(turn("c", new, 3))
+        stats = [await engines[f"engine{i}"].stats.remote() for i in range(2)]
+        assert name == "engine1" and apart.counts["read_apart"] == 1 and far.cached_tokens == len(new)
+        assert [s["tokens_prefilled"] for s in stats] == [len(new), 0]
+        alone.submit(turn("c", new, 3))
+        same(far, drain(alone)["c"][0], 1e-5)
+
+    asyncio.run(go())
 
 
 def test_an_engine_that_stays_lost_is_given_up_while_another_one_serves(house: House, monkeypatch: Any) -> None:
