@@ -131,9 +131,9 @@ class PrefixCache:
         chain = [checkpoint]
         while chain[-1].parent is not None:
             chain.append(chain[-1].parent)
-        begun = there is not None and there in chain
-        parts = [(part.start, part.length, part) for part in (chain[: chain.index(there)] if begun else chain)]
-        if begun:
+        whole = chain.index(there) if there is not None and there in chain else None
+        parts = [(part.start, part.length, part) for part in chain[:whole]]
+        if whole is not None:
             parts.append((0, 1, chain[-1]))
         for start, end, part in parts:
             for mine, theirs in zip(_growing(state), part.grown, strict=True):
