@@ -54,7 +54,7 @@ def turn(i: int, ids: list[int], **more: Any) -> GenerateRequest:
 def test_any_turn_goes_on_elsewhere_to_the_bit_and_reads_nothing_again(preset: str) -> None:
     policy = policy_of(preset)
     home = engine_of(policy, max_context=256)
-    ids, state = prompts(1, longest=20, seed=3)[0], None
+    ids, state, older = prompts(1, longest=20, seed=3)[0], None, None
     for i in range(4):
         ids = [*ids, 7, 8, 9]
         here = ask(home, turn(i, ids))
@@ -68,9 +68,10 @@ def test_any_turn_goes_on_elsewhere_to_the_bit_and_reads_nothing_again(preset: s
             stats = away.stats()
             assert stats["tokens_prefilled"] == len(ids) - state.length and stats["tokens_carried"] == state.length
             assert away.prefixes.bytes <= home.prefixes.bytes
-            # What it made of it is carried on in its turn.
+            # What it made of it is carried on in its turn, also by one who has less than it took over.
             third, longer = engine_of(policy, max_context=256), [*ids, *there.token_ids.tolist(), 3]
-            equal(ask(third, turn(9, longer, carried=carried(away, there))), ask(home, turn(9, longer)))
+            equal(ask(third, turn(9, longer, carried=carried(away, there, older))), ask(home, turn(9, longer)))
+            older = state
         state = carried(home, here, state)
         assert [end - first for first, end, _ in state.grown] == [x[0].shape[1] for _, _, x in state.grown]
         ids += here.token_ids.tolist()
@@ -172,15 +173,21 @@ def test_a_turn_copies_its_own_part_into_a_row_that_holds_the_rest(monkeypatch: 
 
         monkeypatch.setattr(engine.prefixes, "give", give)
         said, out = list(ids), []
+        engine.submit(request("x", other, seeds=(1,), max_tokens=200))  # in the first row all the time
         for i in range(4):
             engine.submit(turn(i, said))
-            (g,) = drain(engine)[f"t{i}"]
+            done: dict[str, list[Generation]] = {}
+            while f"t{i}" not in done:
+                done |= dict(engine.step())
+            (g,) = done[f"t{i}"]
             out.append(g)
             said += [*g.token_ids.tolist(), 7, 8]
-            if i == 1:  # rows behind the others are filled up, and written to, while these are decoded
-                engine.submit(request("x", other, seeds=(1,), max_tokens=9))
+            for _ in range(3):  # rows behind it are filled up, and written to
+                assert not engine.step()
+            if i == 2:  # and others come into the row
                 engine.submit(request("y", [3, *other], seeds=(2,), max_tokens=5))
-                drain(engine)
+                while "y" not in dict(engine.step()):
+                    pass
         runs.append(out)
     assert any(spared) and not all(spared)
     for a, b in zip(*runs, strict=True):
