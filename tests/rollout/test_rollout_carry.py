@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_tools import arrays, drain, engine_of, policy_of, prompts, request
+from engine_tools import arrays, engine_of, policy_of, prompts, request
 from ray.exceptions import ObjectLostError
 
 from rollout.engine.actor import NativeServer
