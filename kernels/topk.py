@@ -146,8 +146,10 @@ def select_keys(q: Tensor, weights: Tensor, keys: Tensor, start: int, k: int) ->
     tiles[-1] = pad(tiles[-1], (0, -end % width))
     out = torch.empty(tokens, k, dtype=torch.int32, device=q.device)
     threads = torch.get_num_threads() if on_cpu else 1
+    inference = torch.is_inference_mode_enabled()  # a thread of its own is in none, and may not write what is of one
 
     @torch.no_grad()
+    @torch.inference_mode(inference)
     def share(thread: int) -> None:
         dots = q.new_empty(rows * heads, width)
         scores = q.new_empty(min(TILES, len(tiles)), rows, width)

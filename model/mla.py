@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model.config import K3Config
 from model.dsa import Indexer, Picks, index_loss, mask_of, picks_of, select_topk, token_mean
+from model.far import read_chunk
 from model.joined import Derived, Joined
 from model.norms import RMSNorm
 from model.packing import Blocks, Packing
@@ -200,22 +201,56 @@ class MLA(Derived):
         q_latent, q, latent, gate = self._project(x)
         at = (rows[packing.row], past[packing.row] + packing.pos)
         latents[at] = latent
-        steps = torch.arange(packing.time, device=x.device)
-        visible = torch.arange(longest, device=x.device) <= (past.view(-1, 1, 1) + steps.view(1, -1, 1))
-        queries, seen = packing.unpack(q), latents[rows, :longest]
-        chosen = None
         if self.indexer is not None and index_keys is not None:
             index_keys[at] = self.indexer.keys(x)
+            if longest > SPARSE_CORE * self.indexer.topk:
+                ends = past + packing.lengths
+                o = self._extend_far(x, q_latent, q, packing, latents, index_keys, rows, ends, picks, slot)
+                return self._output(o, gate)
+        steps = torch.arange(packing.time, device=x.device)
+        visible = torch.arange(longest, device=x.device) <= (past.view(-1, 1, 1) + steps.view(1, -1, 1))
+        if self.indexer is not None and index_keys is not None:
             if longest > self.indexer.topk:
                 iq, iw = self.indexer.queries(x, q_latent)
                 scores = self.indexer.scores(packing.unpack(iq), packing.unpack(iw), index_keys[rows, :longest])
                 visible = select_topk(scores, visible, self.indexer.topk)
-            core = longest > SPARSE_CORE * self.indexer.topk
-            if core or (picks is not None and picks.record):
-                chosen = picks_of(visible, self.indexer.topk)
-            if chosen is not None and picks is not None and picks.record:
-                picks.taken[slot] = packing.pack(chosen)
-            if chosen is not None and core:
-                return self._output(packing.pack(self.attend_selected(queries, seen, chosen)[0]), gate)
-        o, _ = self._attend(queries, *self._keys_values(seen), visible)
+            if picks is not None and picks.record:
+                picks.taken[slot] = packing.pack(picks_of(visible, self.indexer.topk))
+        o, _ = self._attend(packing.unpack(q), *self._keys_values(latents[rows, :longest]), visible)
         return self._output(packing.pack(o), gate)
+
+    def _extend_far(
+        self,
+        x: Tensor,
+        q_latent: Tensor,
+        q: Tensor,
+        packing: Packing,
+        latents: Tensor,
+        index_keys: Tensor,
+        rows: Tensor,
+        ends: Tensor,
+        picks: Picks | None,
+        slot: int,
+    ) -> Tensor:
+        """`extend` row by row, each over as many keys as it has; ends Long [B]: tokens of each row afterwards.
+
+        Returns what the heads read [N, heads * v].
+        """
+        indexer = self.indexer
+        assert indexer is not None
+        up_k, up_v = self.kv_b_proj.weight.view(self.heads, -1, self.kv_rank).split((self.nope, self.v_dim), 1)
+        inner = torch.bmm(q[..., : self.nope].transpose(0, 1), up_k).transpose(0, 1)
+        inner = torch.cat((inner, q[..., self.nope :]), -1)
+        index_q = indexer.queries(x, q_latent)
+        done = []
+        for some, row, end in zip(packing.rows(), rows.tolist(), ends.tolist(), strict=True):
+            own = (index_q[0][some], index_q[1][some])
+            done.append(
+                read_chunk(
+                    indexer, own, index_keys[row, :end], inner[some], latents[row, :end], self.kv_rank, self.scale
+                )
+            )
+        if picks is not None and picks.record:
+            picks.taken[slot] = torch.cat([chosen for _, chosen in done])
+        read = torch.cat([o for o, _ in done])
+        return torch.bmm(read.transpose(0, 1), up_v.mT).transpose(0, 1).flatten(1)

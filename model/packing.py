@@ -77,6 +77,7 @@ class Packing:
         self.device, self.batch, self.tokens = lengths.device, len(host), sum(host)
         self.time = max(host)
         self._lengths, rows = lengths.cpu(), torch.arange(len(host))
+        self.lengths = lengths
         self._parents = None if parents is None else parents.cpu()
         if self._parents is not None:
             named = self._parents[self._parents >= 0]
@@ -103,6 +104,11 @@ class Packing:
             return self.pos
         past = torch.where(self._parents >= 0, self._lengths[self._parents], 0)
         return (past[self._row] + self._pos).to(self.device)
+
+    def rows(self) -> list[slice]:
+        """The packed tokens of each row."""
+        first = self._first.tolist()
+        return [slice(a, a + n) for a, n in zip(first, self._lengths.tolist(), strict=True)]
 
     # --- padded rows --------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ keys all rows are multiplied with, and on which rows large experts share; `apart
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ from kernels.mx import RoundMxfp8
 from model.activations import SituMLP
 from model.cache import DecodeState
 from model.dsa import picks_of, select_topk
+from model.far import read_rows
 from model.kda import KDA
 from model.logprob import NEVER
-from model.mla import MLA
+from model.mla import MLA, SPARSE_CORE
 from model.moe import DENSE_MACS, Experts, LatentMoE
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class _Where:
     """Where the tokens of one step go, and what they see."""
 
     longest: int
-    """Tokens of the longest row, the new one included; filled up to whole `tiles`."""
+    """Tokens of the longest row that is not `far`, the new one included; filled up to whole `tiles`."""
     at: Tensor
     """Long [n]: position of each new token in the flattened [capacity, max_len]."""
     hidden: Tensor
@@ -56,6 +58,8 @@ class _Where:
     """int32 [n, L_full, k] to record the selected keys in, or None."""
     tiles: list[slice]
     """Keys that are multiplied with at once, where rows are kept apart; none: all are."""
+    far: list[tuple[int, int]]
+    """(row, its tokens, the new one included) of rows that are read one by one (`model.far`)."""
 
 
 Mixer = Callable[[Tensor, _Where], Tensor]
@@ -114,6 +118,9 @@ class DecodeStep:
         """Per layer: its index among the state's layers of its kind."""
         self._marks = policy.marks
         self._head = _columns(policy.lm_head.weight * config.logit_scale, body.norm.weight)
+        sparse = config.index_topk is not None and not apart and policy.device.type == "cpu"
+        self._near = SPARSE_CORE * (config.index_topk or 0) if sparse else sys.maxsize
+        """Tokens up to which a row attends under the mask of its selection, as all such rows at once."""
         self._zero, self._never = self.embedding.new_tensor(0.0), self.embedding.new_tensor(-torch.inf)
         self._count = torch.arange(0, device=policy.device)
         self._state: weakref.ref[DecodeState] | None = None
@@ -158,6 +165,10 @@ class DecodeStep:
         longest = int(host.max()) + 1
         if longest > state.max_len:
             raise ValueError(f"a row is full: max_len {state.max_len}")
+        far: list[tuple[int, int]] = []
+        if longest > self._near:
+            far = [(row, tokens + 1) for row, tokens in enumerate(host.tolist()) if tokens >= self._near]
+            longest = int(host[host < self._near].max()) + 1 if len(far) < n else 1
         tiles: list[slice] = []
         if self.apart:
             tiles = [slice(i, i + KEYS) for i in range(0, longest, KEYS)]
@@ -169,7 +180,8 @@ class DecodeStep:
         lengths = host.to(self._count.device)
         hidden = (self._count[:longest] > lengths.unsqueeze(1)).unsqueeze(1)
         mask = torch.where(hidden, self._never, self._zero)
-        return _Where(longest, torch.add(lengths, self._count[:n], alpha=state.max_len), hidden, mask, picks, tiles)
+        at = torch.add(lengths, self._count[:n], alpha=state.max_len)
+        return _Where(longest, at, hidden, mask, picks, tiles, far)
 
 
 def _columns(weight: Tensor, norm: Tensor | None = None) -> Tensor:
@@ -318,6 +330,9 @@ class _MLAStep:
             else:
                 p = torch.softmax(torch.bmm(q, seen.mT).add_(mask), 2)
                 mixed = torch.bmm(p, seen[:, :, : self._rank])
+            if where.far and indexer is not None and index is not None:
+                chosen = None if where.picks is None else where.picks[:, place]
+                read_rows(indexer, self._index_queries(x, q_latent), index, q, seen_all, where.far, mixed, chosen)
             o = torch.bmm(mixed.transpose(0, 1), self._up_v).transpose(0, 1)
             torch.sigmoid(gate, out=opened)
             torch.mul(opened_heads, o, out=y_heads)
@@ -339,12 +354,17 @@ class _MLAStep:
             mixed += torch.bmm(p, seen[:, at, : self._rank])
         return mixed.div_(total)
 
+    def _index_queries(self, x: Tensor, q_latent: Tensor) -> tuple[Tensor, Tensor]:
+        """The indexer's queries [n, 1, J, d] and head weights [n, 1, J]."""
+        assert self._indexer is not None
+        q = torch.mm(q_latent, self._index_q).view(len(x), 1, self._indexer.heads, self._indexer.head_dim)
+        return q, torch.mm(x, self._index_w).unsqueeze(1)
+
     def _sparse(self, x: Tensor, q_latent: Tensor, keys: Tensor, where: _Where) -> Tensor:
         """The mask [n, 1, longest] of the keys that the indexer lets through."""
         indexer = self._indexer
         assert indexer is not None
-        q = torch.mm(q_latent, self._index_q).view(len(x), 1, indexer.heads, indexer.head_dim)
-        weights = torch.mm(x, self._index_w).unsqueeze(1)
+        q, weights = self._index_queries(x, q_latent)
         parts = [keys[:, at] for at in where.tiles] or [keys]
         scores = torch.cat([indexer.scores(q, weights, part) for part in parts], 2)
         visible = select_topk(scores, ~where.hidden, indexer.topk)

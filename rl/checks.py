@@ -49,7 +49,8 @@ _BOUNDS: dict[tuple[str, int], str] = {
     "algorithm.kl_tau learner.weight_decay learner.warmup_steps learner.final_lr learner.zero_stage "
     "learner.chunk_tokens learner.beta1 learner.beta2 evaluation.every cluster.zero_stage cluster.reserve_gb "
     "learner.index_loss learner.index_warmup_steps learner.mtp_loss controls.evaluate_excluded "
-    "engine.prefix_cache_bytes engine.draft_tokens rollout.engine_tokens rollout.enough "
+    "engine.prefix_cache_bytes engine.draft_tokens engine.carry_tokens engine.readers "
+    "rollout.engine_tokens rollout.enough "
     "effort.low.lam effort.medium.lam effort.high.lam effort.max.lam "
     "effort.low.share effort.medium.share effort.high.share effort.max.share",
     (">=", 1): "steps engine.replicas engine.threads engine.max_batch engine.max_context rollout.workers "
@@ -247,6 +248,17 @@ def check_policy(config: Config, size: PolicySize) -> list[Check]:
             "drafts",
             "engine.draft_tokens is of the native engine: set it to 0",
             f"up to {engine.draft_tokens} tokens" if engine.draft_tokens else "off",
+        ),
+        either(
+            engine.readers > 0
+            and (engine.readers >= engine.replicas or engine.kind != "native" or not engine.carry_tokens),
+            Verdict.FAIL,
+            "readers",
+            f"engine.readers={engine.readers} of engine.replicas={engine.replicas} native engines need others that "
+            "decode, and engine.carry_tokens above 0",
+            f"{engine.readers} read prompts of {engine.carry_tokens} tokens and more for the others"
+            if engine.readers
+            else "off",
         ),
         either(
             engine.max_context > size.context,

@@ -131,6 +131,9 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("root", nargs="?", default=Config().run.root, help="folder of runs (default: %(default)s)")
     show = command("show", _show, "summary, last alerts and effort table of a run")
     show.add_argument("name", metavar="RUN", help="a name that `jointrl runs` lists, or a folder")
+    engines = command("engines", _engines, "how many engines a run should have from now on: they come and go in it")
+    engines.add_argument("name", metavar="RUN", help="a name that `jointrl runs` lists, or a folder")
+    engines.add_argument("number", metavar="N", type=int, help="at least 1")
     _add_env(commands)
     _add_ckpt(commands)
     _add_traj(commands)
@@ -350,6 +353,20 @@ def _resume(args: argparse.Namespace) -> int:
     from rl.loop import resume  # it brings torch and ray: not for a name that does not exist
 
     return resume(folder)
+
+
+def _engines(args: argparse.Namespace) -> int:
+    from rl import runfiles
+    from rl.launch import find
+
+    if args.number < 1:
+        raise UserError(f"a run needs at least 1 engine, not {args.number}")
+    folder = find(args.name)
+    if runfiles.status(folder) != runfiles.Status.RUNNING:
+        raise UserError(f"{folder} does not run: give engine.replicas={args.number} to a new one")
+    runfiles.write(folder / runfiles.ENGINES, f"{args.number}\n")
+    print(f"{folder} will have {args.number} engine(s); its events tell when (engine_added, engine_left)")
+    return 0
 
 
 def _runs(args: argparse.Namespace) -> int:

@@ -38,7 +38,9 @@ class Cluster:
         tell: Callable[[dict[str, Any]], object],
     ) -> None:
         self.config, self.version, self.phase, self.tell = config, version, phase, tell
-        self.engines: dict[str, Any] = {}
+        self.run_dir = run_dir
+        self._wanted = ""
+        """What `runfiles.ENGINES` said when it was last read."""
         self.proven = False
         """Whether the engines were seen to compute the learners' policy."""
         self.store = Path(config.sandbox.store) if config.sandbox.store else run_dir / "sandbox"
@@ -58,8 +60,8 @@ class Cluster:
     def _start(self, started: ExitStack, keeper: Keeper) -> None:
         import ray
 
+        from rl.fleet import Fleet
         from rl.learner.group import LearnerGroup
-        from rollout.engine.actor import start_engines
         from rollout.scheduler import Scheduler
 
         self.phase("starting ray")
@@ -84,10 +86,12 @@ class Cluster:
         self.phase("starting learners and engines")
         self.learners = LearnerGroup(self.config)
         started.callback(self.learners.shutdown)
-        self.engines = start_engines(self.config)
+        self.fleet = Fleet(self.config, self.tell)
+        engines = self.fleet.start()
         self.ranks = self.learners.wait()
         self.phase("starting workers")
-        self.scheduler = Scheduler(self.config, self.engines, self.store, self.version, self.run, tell=self.tell)
+        self.scheduler = Scheduler(self.config, engines, self.store, self.version, self.run, tell=self.tell)
+        self.fleet.announce = self.scheduler.set_engines
         started.callback(self.scheduler.close)
         self.learners.meanwhile = self.scheduler.tend
 
@@ -98,22 +102,32 @@ class Cluster:
         """
         from rl.sync import sync
 
-        self.pushed, metrics = sync(self.learners, self.engines, version, self.config.engine.request_timeout_s)
+        metrics = sync(self.learners, self.fleet, version)
         if self.config.engine.kind == "vllm" and not self.proven:
             from rl.agreement import prove
 
             self.phase("comparing engines with learners")
-            metrics |= prove(self.config, self.learners, self.engines, policy_size(self.config.model).vocab)
+            metrics |= prove(self.config, self.learners, self.fleet.serving, policy_size(self.config.model).vocab)
             self.proven = True
         return metrics
 
     def heal(self) -> list[str]:
         """Give the present weights to engines that lost them (a dead engine restarts empty); returns their names."""
-        from rl.sync import push
+        assert self.fleet.pushed is not None
+        return self.fleet.heal(self.scheduler.stale_engines(self.fleet.pushed[0].version))
 
-        empty = self.scheduler.stale_engines(self.pushed[0].version)
-        push(self.pushed, empty, self.config.engine.request_timeout_s)
-        return sorted(empty)
+    def tend(self) -> None:
+        """See to the learners, to engines that come and go, and to how many of them are wanted (`jointrl engines`).
+
+        Raises what must end the run.
+        """
+        self.learners.check()
+        file = self.run_dir / runfiles.ENGINES
+        wanted = file.read_text().strip() if file.exists() else ""
+        if wanted != self._wanted and wanted.isdecimal():
+            self._wanted = wanted
+            self.fleet.resize(max(1, int(wanted)))
+        self.fleet.tend()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

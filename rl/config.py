@@ -84,6 +84,12 @@ class EngineConfig:
     draft_tokens: int = 0
     """Native: speculative decoding, with so many tokens at most for a step that the sequence itself or a sibling said
     after the same words; the policy's own distribution decides. 0: off."""
+    carry_tokens: int = 8192
+    """Native: a sequence's state at the end of a turn is carried out of its engine, into Ray's object store, when so
+    many tokens would have to be read again without it; then it survives the engine, and another one goes on from it to
+    the bit. 0: never."""
+    readers: int = 0
+    """Native: so many of the replicas only read prompts of `carry_tokens` and more, for the others to decode."""
     request_timeout_s: float = 120.0
     """A request that takes longer is an error naming the engine."""
 

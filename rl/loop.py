@@ -119,7 +119,7 @@ class Run:
             gc.freeze()
             gc.set_threshold(50_000, 20, 20)
             self.collector = Collector(
-                config, state.mixture, self.ledger, rollout, self.judge, state.version, self.heal, learners.check
+                config, state.mixture, self.ledger, rollout, self.judge, state.version, self.heal, self.house.tend
             )
             if self.saved:
                 self.collector.load_state_dict(self.saved["collector"])

@@ -16,6 +16,9 @@ import numpy as np
 
 from rl.errors import UserError
 
+ENGINES = "engines"
+"""File of a run that says how many engines it should have from now on."""
+
 _LOCK = "writer.lock"
 _COUNTED = ("/n", "/masked")
 """Ends of the keys under which an evaluation's event counts its episodes."""

@@ -18,10 +18,10 @@ from environments.base import Environment, Step
 from environments.sandbox.api import LimitExceeded, Sandbox, SandboxError, SandboxFactory
 from environments.task import Limits, Message, Tool
 from rewards.grade import Grade, GradeStatus, brief
-from rollout.engine.base import FinishReason, GenerateRequest, Generation
+from rollout.engine.base import Carried, FinishReason, GenerateRequest, Generation
 from rollout.engine.router import EngineRouter
 from rollout.images import places
-from rollout.picks import merged, recorded
+from rollout.picks import filled, recorded, told
 from rollout.tools import answer_malformed, failed_call, merge_results
 from rollout.trajectory import NO_ROUTE, GroupOrder, Node, Sampling, StopReason, Trajectory
 
@@ -87,6 +87,7 @@ class Stage:
         sampling: tuple[Sampling, ...],
         prefer: str | None = None,
         images: tuple[bytes, ...] = (),
+        carried: Carried | None = None,
     ) -> tuple[str, list[Generation]]:
         """One engine request on behalf of the group."""
         keep = self.limits.turns > 1
@@ -94,7 +95,7 @@ class Stage:
         request = GenerateRequest(id, prompt, sampling, keep, images, self.began)
         self.requests.add(request.id)
         try:
-            return await self.router.generate(request, prefer)
+            return await self.router.generate(request, prefer, carried)
         finally:
             self.requests.discard(request.id)
 
@@ -127,6 +128,8 @@ class Episode:
         self._opening: asyncio.Task[None] | None = None
         """What opens the sandbox, from the episode's beginning on."""
         self.engine: str | None = None
+        self._carrying: asyncio.Future[Carried | None] | None = None
+        """The policy's state after its last turn on its way out of the engine, and then there."""
         self._routes: list[np.ndarray | None] = []
         """Per node, uint16 [T, L, K]: filled in as engines report them, written into the nodes at the end."""
         self._picks: list[np.ndarray | None] = []
@@ -178,6 +181,8 @@ class Episode:
             status = GradeStatus.BLOCKED if isinstance(e, BlockedError) else GradeStatus.INFRA_ERROR
             t.grade = Grade.failed(status, t.error)
         finally:
+            if self._carrying is not None:
+                self._carrying.cancel()
             await self._leave()
         self._finish()
         return t
@@ -192,6 +197,7 @@ class Episode:
             message = self._heard(generation, sampling)
             if generation.finish is not FinishReason.STOP:
                 return _CUT[generation.finish]
+            self._carry(generation)
             step = await self._act(message)
             await self._freeze()
             if step is None:
@@ -208,17 +214,27 @@ class Episode:
         tag = f"{self.trajectory.id.rpartition('/')[2]}.{self.turn}"
         prompt = self.trajectory.column("token_ids")
         images = self.trajectory.image_files()
-        self.engine, (generation,) = await self.stage.generate(tag, prompt, (sampling,), self.engine, images)
+        carried = None if self._carrying is None else await self._carrying
+        self.engine, (generation,) = await self.stage.generate(tag, prompt, (sampling,), self.engine, images, carried)
         self.seconds["generate"] += time.monotonic() - begin
         return generation
+
+    def _carry(self, generation: Generation) -> None:
+        """Carry the state at the end of a turn out of its engine while the environment acts."""
+        before, engine = self._carrying, self.engine
+        if engine is None or generation.kept is None:
+            return
+        length = sum(len(n) for n in self.trajectory.nodes) - 1  # the last token was not fed
+
+        async def carry() -> Carried | None:
+            return await self.stage.router.carry(engine, generation, length, None if before is None else await before)
+
+        self._carrying = asyncio.ensure_future(carry())
 
     def _heard(self, generation: Generation, sampling: Sampling) -> Message:
         """Append what was sampled; returns the message that it says."""
         ids, n = generation.token_ids, len(generation.token_ids)
-        if generation.prompt_routes is not None:
-            self._learn_routes(generation.prompt_routes)
-        if generation.prompt_picks is not None:
-            self._learn_picks(generation.prompt_picks)
+        self._learn(generation)
         node = Node("assistant", ids, generation.logprobs, np.ones(n, np.uint8), generation.versions, sampling)
         self._add(node, generation.routes, generation.picks)
         message, _ = self.stage.chat.parse_reply(ids.tolist())
@@ -337,26 +353,15 @@ class Episode:
         self._picks.append(picks)
         self._snapshots.append(None)
 
-    def _learn_routes(self, prompt_routes: np.ndarray) -> None:
-        """Fill in the routes of tokens that no engine had run before; a route that was used for sampling is kept.
-
-        prompt_routes: uint16 [T, L, K] over all tokens so far.
-        """
-        at = 0
-        for i, node in enumerate(self.trajectory.nodes):
-            new = prompt_routes[at : at + len(node)]
-            old = self._routes[i]
-            self._routes[i] = new.copy() if old is None else np.where(old == NO_ROUTE, new, old)
-            at += len(node)
-
-    def _learn_picks(self, prompt_picks: np.ndarray) -> None:
-        """As `_learn_routes`, with the picks [T, L, k] of all tokens so far."""
-        at = 0
-        for i, node in enumerate(self.trajectory.nodes):
-            new = prompt_picks[at : at + len(node)]
-            if recorded(new).any():
-                self._picks[i] = merged(self._picks[i], new)
-            at += len(node)
+    def _learn(self, generation: Generation) -> None:
+        """Fill in routes and picks of tokens that no engine had run before; what was used for sampling is kept."""
+        for kept, read in ((self._routes, generation.prompt_routes), (self._picks, generation.prompt_picks)):
+            if read is None:
+                continue
+            lengths = [len(node) for node in self.trajectory.nodes]
+            for i, at, new in told(lengths, generation.prompt_begin, read):
+                if kept is self._routes or recorded(new).any():
+                    kept[i] = filled(kept[i], lengths[i], at, new)
 
     def _save(self) -> None:
         """Keep the turns so far, if the sandbox can be continued from them."""
@@ -372,6 +377,8 @@ class Episode:
         for i, node in enumerate(t.nodes):
             routes = self._routes[i]
             if routes is None and shape is not None:
-                routes = np.full((len(node), *shape), NO_ROUTE, np.uint16)
-            t.nodes[i] = replace(node, routes=routes, picks=self._picks[i], snapshot=self._snapshots[i])
+                routes = self._routes[i] = np.full((len(node), *shape), NO_ROUTE, np.uint16)
+            known = (routes, self._picks[i], self._snapshots[i])
+            if any(a is not b for a, b in zip(known, (node.routes, node.picks, node.snapshot), strict=True)):
+                t.nodes[i] = replace(node, routes=routes, picks=self._picks[i], snapshot=self._snapshots[i])
         t.seconds = dict(self.seconds)

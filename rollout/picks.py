@@ -9,7 +9,7 @@ keys that it has, whatever the indexer says.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -55,6 +55,30 @@ def recorded(picks: np.ndarray) -> np.ndarray:
 def merged(old: np.ndarray | None, new: np.ndarray) -> np.ndarray:
     """What is known of the same tokens [T, L, k]: what was recorded first stays, `new` fills the rest."""
     return new.copy() if old is None else np.where(recorded(old)[..., None], old, new)
+
+
+def told(lengths: Sequence[int], begin: int, read: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """(node, its first token that is told of, records of its tokens from there on), from the last node backwards.
+
+    lengths: of the nodes of a prompt; read [T - begin, ...]: what an engine tells of its tokens from `begin` on. Nodes
+    that it tells nothing of are not looked at, so that a turn costs what it adds.
+    """
+    end = begin + len(read)
+    for i in range(len(lengths) - 1, -1, -1):
+        first = end - lengths[i]
+        if end <= begin:
+            return
+        at = max(first, begin)
+        yield i, at - first, read[at - begin : end - begin]
+        end = first
+
+
+def filled(old: np.ndarray | None, n: int, at: int, new: np.ndarray) -> np.ndarray:
+    """Records of a node of n tokens (routes or picks, [n, L, k]) of which `new` tells from token `at` on: what was
+    recorded first stays."""
+    out = nothing((n, *new.shape[1:]), new.dtype) if old is None else old.copy()
+    out[at:] = merged(out[at:], new)
+    return out
 
 
 _CHUNK = 16

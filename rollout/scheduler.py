@@ -207,6 +207,12 @@ class Scheduler:
         counts = dict.fromkeys(("submitted", "dispatched", "finished", "redispatched", "retired", "worker_lost"), 0)
         return {f"rollout/{k}": float(v) for k, v in (counts | self.counts | now).items()}
 
+    def set_engines(self, engines: Mapping[str, Any], timeout: float = 10.0) -> None:
+        """Send requests to these engines alone from now on; returns when every worker that answers in time knows it."""
+        self.engines = dict(engines)
+        calls = [w.handle.set_engines.remote(self.engines) for w in self._workers]
+        ray.wait(calls, num_returns=len(calls), timeout=timeout)
+
     def stale_engines(self, version: int, timeout: float = 10.0) -> dict[str, Any]:
         """Engines that serve another version than this one: a restarted engine has none until it is given weights."""
         calls = {name: engine.stats.remote() for name, engine in self.engines.items()}
@@ -218,6 +224,15 @@ class Scheduler:
             except (*_GONE, GetTimeoutError):
                 out[name] = self.engines[name]
         return out
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers that have answered."""
+        return [w.life["pid"] for w in self._workers if w.life]
+
+    def worker_counts(self, timeout: float = 10.0) -> Counter[str]:
+        """What the present workers and their routers have counted by now."""
+        lives = ray.get([w.handle.ping.remote() for w in self._workers], timeout=timeout)
+        return sum((Counter(life["counts"]) for life in lives), Counter())
 
     def who_holds_what(self) -> str:
         """Text for a person: which worker holds which groups for how long, and what waits."""

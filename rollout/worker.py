@@ -14,7 +14,7 @@ import numpy as np
 from environments.sandbox.api import SandboxFactory
 from rollout.controls import refuse
 from rollout.engine.base import Generation
-from rollout.engine.router import EngineRouter
+from rollout.engine.router import EngineRouter, readers
 from rollout.episode import Episode, Stage
 from rollout.store import EpisodeJournal
 from rollout.trajectory import Group, GroupOrder, StopReason, Trajectory
@@ -51,7 +51,8 @@ class RolloutWorker:
         run: str = "run",
     ) -> None:
         self.config, self.name, self.store, self.run = config, name, store, run
-        self._router = EngineRouter(engines, config.engine.request_timeout_s, offset)
+        e = config.engine
+        self._router = EngineRouter(engines, e.request_timeout_s, offset, e.carry_tokens, readers(config))
         self._chat = load_chat(config)
         self._sandboxes: SandboxFactory | None = None
         self._journal: EpisodeJournal | None = None
@@ -106,6 +107,10 @@ class RolloutWorker:
         _, stage, tasks = self._groups[group_id]
         await self._cut(stage, tasks)
         return True
+
+    async def set_engines(self, engines: Mapping[str, Any]) -> None:
+        """Send requests to these engines alone from now on; those at others are waited for."""
+        self._router.update(engines)
 
     async def ping(self) -> dict[str, Any]:
         """A sign of life, and what is held: process id, groups with their age (s), episodes, load of the engines and

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollout.engine.base import Engine, EngineNotReady, GenerateRequest, Generation, Progress, WeightManifest
+from rollout.engine.base import (
+    Carried,
+    Engine,
+    EngineNotReady,
+    GenerateRequest,
+    Generation,
+    Key,
+    Progress,
+    StateMissing,
+    WeightManifest,
+)
 
 if TYPE_CHECKING:
     from rl.config import Config
@@ -40,6 +50,10 @@ class EngineActor:
         """See `Engine.progress`."""
         return await self._engine.progress(request_id)
 
+    async def export_state(self, key: Key, have: int) -> tuple[int, Any, Any]:
+        """See `Engine.export_state`."""
+        return await self._engine.export_state(key, have)
+
     async def stats(self) -> dict[str, float]:
         """See `Engine.stats`."""
         return await self._engine.stats()
@@ -64,6 +78,8 @@ class NativeServer:
 
     async def generate(self, request: GenerateRequest) -> list[Generation]:
         """Sample every continuation; see `Engine.generate`."""
+        if request.carried is not None:
+            await self._continue(request, request.carried)
         self.core.submit(request)
         future = self._futures[request.id] = asyncio.get_running_loop().create_future()
         if self._task is None:
@@ -75,11 +91,40 @@ class NativeServer:
                 self.core.abort(request.id)
             self._futures.pop(request.id, None)
 
+    async def _continue(self, request: GenerateRequest, carried: Carried) -> None:
+        """Have the state that a request goes on from, or one that spares as much of its prompt."""
+        from ray.exceptions import RayError
+
+        from rollout.engine.carry import adopt
+        from rollout.engine.orders import Order
+
+        core = self.core
+        if carried.key[0] != core.version or core.prefixes.get(carried.key) is not None:
+            return
+        if core.prefixes.reach(carried.key[0], Order.of(core.policy, request).identity) >= carried.length:
+            return
+        if not carried.grown:
+            raise StateMissing(f"no state of the {carried.length} tokens before request {request.id} is kept here")
+        try:
+            fixed, *grown = [await _value(x) for x in (carried.fixed, *(part for _, _, part in carried.grown))]
+        except RayError:  # whoever owned it is gone: the prompt is read from its beginning
+            core.counts["carried_lost"] += carried.length
+            return
+        if carried.key[0] == core.version:  # the weights may have changed meanwhile
+            held = adopt(core.prefixes, core.policy, carried, fixed, grown)
+            core.counts["carried" if held else "carried_lost"] += carried.length
+
+    async def export_state(self, key: Key, have: int) -> tuple[int, Any, Any]:
+        """See `Engine.export_state`."""
+        from rollout.engine.carry import export
+
+        return export(self.core.prefixes, self.core.policy.config, key, have)
+
     async def update_weights(self, manifest: WeightManifest, buckets: list[Any]) -> int:
         """Verify and serve a version; see `Engine.update_weights`."""
         tensors: dict[str, np.ndarray] = {}
         for bucket in buckets:
-            tensors.update(await bucket if inspect.isawaitable(bucket) else bucket)
+            tensors.update(await _value(bucket))
         try:
             return self.core.load(manifest, tensors)
         except Exception as e:
@@ -122,6 +167,11 @@ class NativeServer:
                 future.set_exception(error)
 
 
+async def _value(x: Any) -> Any:
+    """What a reference is to, or the thing itself."""
+    return await x if inspect.isawaitable(x) else x
+
+
 def make_engine(config: Config, index: int = 0) -> Engine:
     """The engine of `config.engine.kind`, in this process, without weights. Raises ValueError for an unknown kind.
 
@@ -150,11 +200,10 @@ def make_engine(config: Config, index: int = 0) -> Engine:
     return NativeServer(NativeEngine(policy, e.max_batch, e.max_context, *options))
 
 
-def start_engines(config: Config, timeout_s: float = 180.0, gpus: float = 0.0) -> dict[str, Any]:
-    """Start `engine.replicas` engine actors and wait until they answer; name -> handle. They have no weights yet.
+def start_engine(config: Config, index: int, gpus: float = 0.0) -> Any:
+    """The handle of a new engine actor named engine<index>; it may not be up yet, and has no weights.
 
-    gpus: GPUs (or a part of one) of each. A lost engine is restarted under the same handle, without weights. Raises
-    TimeoutError naming the engines that did not answer in timeout_s seconds.
+    gpus: GPUs (or a part of one). A lost engine is restarted under the same handle, without weights.
     """
     import ray
 
@@ -162,12 +211,20 @@ def start_engines(config: Config, timeout_s: float = 180.0, gpus: float = 0.0) -
     # Set before torch is imported: OpenMP reads them once. num_cpus 0: an actor that finds no place waits for ever.
     env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     cls: Any = ray.remote(EngineActor)
-    engines = {}
-    for i in range(config.engine.replicas):
-        options = cls.options(
-            num_cpus=0, num_gpus=gpus, max_restarts=-1, max_concurrency=10_000, runtime_env={"env_vars": env}
-        )
-        engines[f"engine{i}"] = options.remote(config, f"engine{i}", i)
+    options = cls.options(
+        num_cpus=0, num_gpus=gpus, max_restarts=-1, max_concurrency=10_000, runtime_env={"env_vars": env}
+    )
+    return options.remote(config, f"engine{index}", index)
+
+
+def start_engines(config: Config, timeout_s: float = 180.0, gpus: float = 0.0) -> dict[str, Any]:
+    """Start `engine.replicas` engine actors and wait until they answer; name -> handle. They have no weights yet.
+
+    gpus: see `start_engine`. Raises TimeoutError naming the engines that did not answer in timeout_s seconds.
+    """
+    import ray
+
+    engines = {f"engine{i}": start_engine(config, i, gpus) for i in range(config.engine.replicas)}
     calls = {engine.ping.remote(): name for name, engine in engines.items()}
     ready, late = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)
     if late:

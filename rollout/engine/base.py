@@ -25,6 +25,28 @@ class FinishReason(StrEnum):
     """The caller aborted it."""
 
 
+Key = tuple[int, bytes]
+"""Of a kept state: the version of the weights, and a 128-bit hash of what the sequence is (`rollout.images.identity`).
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """A kept state outside of the engine that made it (`rollout.engine.carry`): references, no copy."""
+
+    key: Key
+    length: int
+    """Tokens that it is of."""
+    fixed: Any
+    """Reference to what has one size whatever the length."""
+    grown: tuple[tuple[int, int, Any], ...]
+    """(first token, last exclusive, reference) of the parts that have a place for every token, in order, from 0 on."""
+
+    def named(self) -> Carried:
+        """Its name alone."""
+        return Carried(self.key, self.length, None, ())
+
+
 @dataclass(frozen=True)
 class GenerateRequest:
     """Sample len(sampling) continuations of one prompt; they share its prefill. prompt_ids: int32 [T].
@@ -41,6 +63,11 @@ class GenerateRequest:
     began: float = field(default_factory=time.time)
     """When the episode began, in Unix seconds: where requests wait, those of the oldest episodes are served first, so
     that an episode waits once, not before each of its turns."""
+    carried: Carried | None = None
+    """A state of the prompt's beginning from which to go on. By its name alone (no parts): an engine that holds nothing
+    as long raises StateMissing. With its parts: such an engine takes it over."""
+    hand_over: bool = False
+    """Another engine will go on from the end of the prompt: `Generation.kept` is the state there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,33 +80,41 @@ class Generation:
     finish: FinishReason
     routes: np.ndarray | None = None
     prompt_routes: np.ndarray | None = None
-    """Routes of the prompt tokens that were prefilled for this request, aligned with prompt_ids; or None."""
+    """Routes of the prompt tokens from `prompt_begin` on, which were run for this request or a sibling's; or None."""
     cached_tokens: int = 0
     """Prompt tokens that were served from a state cache of the same weight version."""
     picks: np.ndarray | None = None
     """See `Node.picks`, aligned with token_ids."""
     prompt_picks: np.ndarray | None = None
-    """Picks of the prompt tokens that were prefilled for this request, aligned with prompt_ids; or None."""
+    """Picks of the same prompt tokens; or None."""
+    prompt_begin: int = 0
+    """The prompt token that prompt_routes and prompt_picks begin with."""
+    kept: Key | None = None
+    """The state that the engine kept at the end of this continuation, or of the prompt (`hand_over`)."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Small arrays travel as bytes: pickling each by itself was half of what an answer cost the engine's process.
         They are read-only where they arrive, as all that comes out of an object store is."""
         values = [getattr(self, f.name) for f in fields(self)]
-        arrays = [v for v in values if isinstance(v, np.ndarray)]
-        if sum(a.nbytes for a in arrays) > _SMALL:
+        arrays = {i: v for i, v in enumerate(values) if isinstance(v, np.ndarray)}
+        if sum(a.nbytes for a in arrays.values()) > _SMALL:
             return Generation, tuple(values)
-        return _unpacked, tuple((v.dtype.str, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for v in values)
+        for i, a in arrays.items():
+            values[i] = (a.dtype.str, a.shape, a.tobytes())
+        return _unpacked, (tuple(arrays), *values)
 
 
 _SMALL = 1 << 16
 """Bytes of a continuation up to which copying its arrays costs less than treating them one by one."""
 
 
-def _unpacked(*values: Any) -> Generation:
-    """Inverse of `Generation.__reduce__` for small arrays."""
-    return Generation(
-        *(np.frombuffer(v[2], v[0]).reshape(v[1]) if isinstance(v, tuple) else v for v in values)  # type: ignore[arg-type]
-    )
+def _unpacked(arrays: tuple[int, ...], *values: Any) -> Generation:
+    """Inverse of `Generation.__reduce__` for small arrays, whose places are given."""
+    whole = list(values)
+    for i in arrays:
+        dtype, shape, data = values[i]
+        whole[i] = np.frombuffer(data, dtype).reshape(shape)
+    return Generation(*whole)
 
 
 @dataclass(frozen=True)
@@ -108,6 +143,10 @@ class EngineNotReady(RuntimeError):
     """Raised when generation is asked for while no verified weights are loaded."""
 
 
+class StateMissing(RuntimeError):
+    """Raised for a state that is named alone by an engine of its weights that holds nothing as long of the prompt."""
+
+
 class Engine(Protocol):
     """What every engine actor offers (methods are async where they wait).
 
@@ -133,6 +172,10 @@ class Engine(Protocol):
 
     async def progress(self, request_id: str) -> list[Progress]:
         """What each continuation of a request has sampled so far; nothing for a request that is not in flight."""
+        ...
+
+    async def export_state(self, key: Key, have: int) -> tuple[int, Any, Any]:
+        """A kept state, for another engine: see `rollout.engine.carry.export`; of no tokens if it is not kept."""
         ...
 
     async def stats(self) -> dict[str, float]:

@@ -35,8 +35,7 @@ from rollout.engine.sampling import sample, uniforms
 from rollout.engine.tape import Tape
 from rollout.engine.weights import verify
 from rollout.images import identity
-from rollout.picks import no_pick, nothing, pick_type, recorded, stored
-from rollout.trajectory import NO_ROUTE
+from rollout.picks import no_pick, pick_type, recorded, stored
 
 _PATIENCE = 8
 """Decode steps that a waiting sequence may be made to wait so that several prompts are prefilled together."""
@@ -124,6 +123,9 @@ class NativeEngine:
         self._temperature = np.zeros(max_batch, np.float32)
         self._stops = np.full((max_batch, 1), -1, np.int64)
         """Per row: its stop ids, filled up with -1."""
+        self._there: dict[int, Checkpoint] = {}
+        """Of rows that are not active: the checkpoint whose latents they hold, all but the first token's, where rows
+        that fill up the lanes write."""
         self._steps = 0
         self.counts: Counter[str] = Counter()
 
@@ -167,13 +169,16 @@ class NativeEngine:
         Raises ValueError naming what differs; the engine then refuses to generate and has forgotten what was in flight.
         """
         try:
-            if manifest.version == self.version and manifest.checksum != self._checksum:
-                raise ValueError(f"version {manifest.version} is already served, with other weights")
+            if manifest.version == self.version:
+                if manifest.checksum != self._checksum:
+                    raise ValueError(f"version {manifest.version} is already served, with other weights")
+                return manifest.version  # an engine that was too busy to say so: what it holds is right
             verify(manifest, tensors, self._shapes)
             self.policy.load_named_weights(tensors)
             self.policy.refresh_quantized()
             self.version, self._checksum = manifest.version, manifest.checksum
             self.prefixes.clear()
+            self._there = {}
             self._recompute()
         except Exception as e:
             self.version, self._why = None, f"version {manifest.version} was refused: {e}"
@@ -212,11 +217,12 @@ class NativeEngine:
         """Drop everything in flight, without an answer, and every kept state."""
         self._orders, self._rows, self._finished = {}, [], []
         self._waiting.clear()
+        self._there = {}
         self.prefixes.clear()
 
     def stats(self) -> dict[str, float]:
         """Counters since the last call and the present load: see `Engine.stats`."""
-        names = ("generated", "prefilled", "cached", "recomputed", "drafted", "accepted")
+        names = ("generated", "prefilled", "cached", "recomputed", "carried", "carried_lost", "drafted", "accepted")
         out = {f"tokens_{name}": float(self.counts[name]) for name in names}
         out |= {"decode_steps": float(self.counts["steps"]), "updates": float(self.counts["updates"])}
         self.counts.clear()
@@ -283,7 +289,8 @@ class NativeEngine:
         starts = [0 if c is None else c.length for c in found]
         for checkpoint, row in zip(found, leads, strict=True):
             if checkpoint is not None:
-                self.prefixes.give(checkpoint, self._state, row)
+                self.prefixes.give(checkpoint, self._state, row, self._there.get(row))
+        self._there = {row: kept for row, kept in self._there.items() if row >= len(self._rows)}
         ends: list[End | None] = [None] * len(groups)
         for from_empty in (True, False):
             which = [i for i, at in enumerate(starts) if at < len(prompts[i]) and (at == 0) == from_empty]
@@ -297,12 +304,8 @@ class NativeEngine:
             for j, i in enumerate(which):
                 routes, picks = read[j]
                 self.counts["prefilled"] += len(rest[j])
-                known = np.full((len(prompts[i]), *routes.shape[1:]), NO_ROUTE, np.uint16)
-                known[starts[i] :] = routes
                 chosen = None if picks is None else self._beyond(picks, starts[i])
-                if chosen is not None:
-                    chosen = np.concatenate([nothing((starts[i], *chosen.shape[1:]), chosen.dtype), chosen])
-                ends[i] = End(last[j].clone(), known if self.record_routes else None, chosen)
+                ends[i] = End(last[j].clone(), routes if self.record_routes else None, chosen, starts[i])
         return torch.stack([self._filled(*one) for one in zip(groups, leads, found, ends, strict=True)])
 
     def _filled(self, group: list[Continuation], row: int, found: Checkpoint | None, end: End | None) -> Tensor:
@@ -313,14 +316,14 @@ class NativeEngine:
         if end is None:
             assert found is not None and found.end is not None
             end = found.end
-        elif found is None or any(len(s.order.request.sampling) > 1 for s in group):
+        elif found is None or any(len(s.order.request.sampling) > 1 or s.order.request.hand_over for s in group):
             base = self.prefixes.keep(self._served, group[0].order.identity, self._state, row, found, end) or found
         for s in group:
             s.base = base
             order = s.order
             if not order.filled:
                 order.cached, order.filled = 0 if found is None else found.length, True
-                order.prompt_routes, order.prompt_picks = end.routes, end.picks
+                order.prompt_routes, order.prompt_picks, order.prompt_begin = end.routes, end.picks, end.begin
         return end.logits
 
     def _read(
@@ -440,15 +443,20 @@ class NativeEngine:
             s = self._rows[row]
             ids, logps, versions, routes, picks = self._tape.columns(row)
             picks = None if picks is None else self._beyond(picks, len(s.prompt))
-            self._deliver(s, Generation(ids, logps, versions, reason, routes, picks=picks))
+            kept = s.base if s.order.request.hand_over else None
             if s.order.request.keep and reason is FinishReason.STOP:
                 fed = np.concatenate([s.order.identity, identity(ids[:-1])])
-                self.prefixes.keep(self._served, fed, self._state, row, s.base)
+                kept = self.prefixes.keep(self._served, fed, self._state, row, s.base)
+                if kept is not None and kept is self.prefixes.newest:
+                    self._there[row] = kept
+            key = None if kept is None else kept.key
+            self._deliver(s, Generation(ids, logps, versions, reason, routes, picks=picks, kept=key))
         n = len(self._rows) - len(reasons)
         gaps = sorted(row for row in reasons if row < n)
         movers = [row for row in range(n, len(self._rows)) if row not in reasons]
         if gaps:
             self._state.copy_rows(gaps, self._state, movers)
+            self._there = {row: kept for row, kept in self._there.items() if row not in gaps}
             for column in (self._last, self._position, self._left, self._seed, self._temperature, self._stops):
                 column[gaps] = column[movers]
             for gap, row in zip(gaps, movers, strict=True):
@@ -462,8 +470,9 @@ class NativeEngine:
         order.done[s.index] = generation
         if len(order.done) == len(request.sampling):
             out = [order.done[i] for i in range(len(request.sampling))]
-            routes, picks, cached = order.prompt_routes, order.prompt_picks, order.cached
-            out = [replace(g, prompt_routes=routes, prompt_picks=picks, cached_tokens=cached) for g in out]
+            read = {"prompt_routes": order.prompt_routes, "prompt_picks": order.prompt_picks}
+            read |= {"prompt_begin": order.prompt_begin, "cached_tokens": order.cached}
+            out = [replace(g, **read) for g in out]
             self._finished.append((request.id, out))
             del self._orders[request.id]
 

@@ -31,9 +31,10 @@ class Order:
     done: dict[int, Generation] = field(default_factory=dict)
     prompt_routes: np.ndarray | None = None
     prompt_picks: np.ndarray | None = None
+    prompt_begin: int = 0
     cached: int = 0
     filled: bool = False
-    """Whether the three above are known: those of the request's first continuations to be admitted."""
+    """Whether the four above are known: those of the request's first continuations to be admitted."""
     drafts: Drafts | None = None
 
     @classmethod

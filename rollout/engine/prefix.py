@@ -16,21 +16,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from rollout.engine.base import Key
+
 _REMEMBERED = 4096
 """Keys of checkpoints that are gone: they tell a token that is run again from one that is run for the first time."""
-
-Key = tuple[int, bytes]
-"""Version of the weights, and a 128-bit hash of what the sequence is (`rollout.images.identity`)."""
 
 
 @dataclass(frozen=True, eq=False)
 class End:
-    """What a prompt's next sibling needs besides the state: the logits [V] after the prompt, and the prompt's routes
-    and picks as in `Generation`."""
+    """What a prompt's next sibling needs besides the state: the logits [V] after the prompt, and routes and picks of
+    the prompt's tokens from `begin` on, as in `Generation`."""
 
     logits: Tensor
     routes: np.ndarray | None
     picks: np.ndarray | None
+    begin: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -42,6 +42,7 @@ class End:
 class Checkpoint:
     """The state after a sequence's first `length` tokens."""
 
+    key: Key
     length: int
     parent: Checkpoint | None
     """The checkpoint that holds the latents of the tokens before `start`."""
@@ -52,6 +53,11 @@ class Checkpoint:
     end: End | None = None
     heirs: int = 0
     """Checkpoints that continue this one."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what it holds itself."""
+        return _bytes([*self.fixed, *self.grown]) + (0 if self.end is None else self.end.nbytes)
 
     @property
     def start(self) -> int:
@@ -74,6 +80,8 @@ class PrefixCache:
         """How many keys there are of each length, held or gone."""
         self.counts: Counter[str] = Counter()
         """lookups, hits, evictions, and `distinct` tokens: of prompts, beyond all checkpoints there are or were."""
+        self.newest: Checkpoint | None = None
+        """What `keep` took last, and did not have already."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -81,6 +89,22 @@ class PrefixCache:
     def find(self, version: int, prompt: np.ndarray) -> Checkpoint | None:
         """The longest checkpoint of a prompt (its identity int64 [T, 2]): of the whole, if it says how the prompt ends,
         or of a proper prefix."""
+        found, known = self._longest(version, prompt)
+        self.counts["lookups"] += 1
+        self.counts["distinct"] += len(prompt) - known
+        if found is None:
+            return None
+        self.counts["hits"] += 1
+        self._held.move_to_end(found)
+        return self._held[found]
+
+    def reach(self, version: int, prompt: np.ndarray) -> int:
+        """Tokens of a prompt that `find` would spare; nothing is counted, and nothing used."""
+        found, _ = self._longest(version, prompt)
+        return 0 if found is None else self._held[found].length
+
+    def _longest(self, version: int, prompt: np.ndarray) -> tuple[Key | None, int]:
+        """The key that `find` wants, and how many tokens any checkpoint, held or gone, is of."""
         found: Key | None = None
         known, at = 0, 0
         running = hashlib.blake2b(digest_size=16)
@@ -93,24 +117,27 @@ class PrefixCache:
                 found = key
             if held is not None or key in self._gone:
                 known = length
-        self.counts["lookups"] += 1
-        self.counts["distinct"] += len(prompt) - known
-        if found is None:
-            return None
-        self.counts["hits"] += 1
-        self._held.move_to_end(found)
-        return self._held[found]
+        return found, known
 
-    def give(self, checkpoint: Checkpoint, state: Any, row: int) -> None:
-        """Write a checkpoint that `find` gave into a row of a decode state."""
+    def give(self, checkpoint: Checkpoint, state: Any, row: int, there: Checkpoint | None = None) -> None:
+        """Write a checkpoint that `find` gave into a row of a decode state.
+
+        there: a checkpoint whose latents are in this row already, but for the first token's: what continues it adds
+        its own alone, so that the turns of one long sequence do not copy all of it each time.
+        """
         state.own()
         for mine, theirs in zip((state.recurrent, state.conv), checkpoint.fixed, strict=True):
             mine[:, row] = theirs
-        part: Checkpoint | None = checkpoint
-        while part is not None:
+        chain = [checkpoint]
+        while chain[-1].parent is not None:
+            chain.append(chain[-1].parent)
+        whole = chain.index(there) if there is not None and there in chain else None
+        parts = [(part.start, part.length, part) for part in chain[:whole]]
+        if whole is not None:
+            parts.append((0, 1, chain[-1]))
+        for start, end, part in parts:
             for mine, theirs in zip(_growing(state), part.grown, strict=True):
-                mine[:, row, part.start : part.length] = theirs
-            part = part.parent
+                mine[:, row, start:end] = theirs[:, : end - start]
         state.lengths[row] = checkpoint.length
 
     def keep(
@@ -147,13 +174,30 @@ class PrefixCache:
         if size > self.max_bytes:
             self._remember(key, len(ids))
             return None
-        made = Checkpoint(len(ids), parent, [x.clone() for x in fixed], [x.clone() for x in grown], end)
+        made = Checkpoint(key, len(ids), parent, [x.clone() for x in fixed], [x.clone() for x in grown], end)
         if parent is not None:
             parent.heirs += 1
-        self._held[key] = made
-        self.bytes += size
-        self._evict()
+        self.newest = made
+        self._hold(made)
         return made
+
+    def get(self, key: Key) -> Checkpoint | None:
+        """A checkpoint that is held, by its key."""
+        return self._held.get(key)
+
+    def adopt(self, made: Checkpoint) -> bool:
+        """Hold a checkpoint that was made elsewhere, with all its latents its own; False if it is too large."""
+        if made.key in self._held or made.nbytes > self.max_bytes:
+            return made.key in self._held
+        self._forget(made.key)
+        self._lengths[made.length] += 1
+        self._hold(made)
+        return made.key in self._held
+
+    def _hold(self, made: Checkpoint) -> None:
+        self._held[made.key] = made
+        self.bytes += made.nbytes
+        self._evict()
 
     def clear(self) -> None:
         """Forget every checkpoint (the weights have changed)."""

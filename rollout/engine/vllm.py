@@ -18,6 +18,7 @@ from rollout.engine.base import (
     FinishReason,
     GenerateRequest,
     Generation,
+    Key,
     Progress,
     WeightManifest,
 )
@@ -163,6 +164,10 @@ class VllmEngine:
         """See `Engine.progress`."""
         sequences = self._requests.get(request_id, [])
         return [(np.asarray(s.tokens, np.int32), np.asarray(s.logprobs, np.float32)) for s in sequences]
+
+    async def export_state(self, key: Key, have: int) -> tuple[int, Any, Any]:
+        """None ever: vLLM keeps its states to itself. See `Engine.export_state`."""
+        return 0, None, None
 
     async def stats(self) -> dict[str, float]:
         """Counters since the last call: see `Engine.stats`."""

@@ -22,8 +22,8 @@ from rewards.grade import Grade, GradeStatus
 from rollout.engine.base import FinishReason, Generation
 from rollout.gateway.request import Ask, Options, arguments_of
 from rollout.images import places
-from rollout.picks import merged, recorded
-from rollout.trajectory import NO_ROUTE, Node, Sampling, StopReason, Trajectory
+from rollout.picks import filled, recorded, told
+from rollout.trajectory import Node, Sampling, StopReason, Trajectory
 
 ENVIRONMENT = "gateway"
 """Of tasks that only the harness knows."""
@@ -217,7 +217,7 @@ class Session:
         n, last = len(generation.token_ids), path[-1]
         for name, get in (("routes", generation.prompt_routes), ("picks", generation.prompt_picks)):
             if get is not None:
-                _learn(path, name, get)
+                _learn(path, name, generation.prompt_begin, get)
         node = Node(
             *("assistant", generation.token_ids, generation.logprobs, np.ones(n, np.uint8), generation.versions),
             sampling=sampling,
@@ -341,18 +341,12 @@ def _context(turn: Turn) -> Node:
     return Node.given(turn.node.role, turn.node.token_ids, turn.node.images)
 
 
-def _learn(path: list[Turn], name: str, read: np.ndarray) -> None:
-    """Fill in routes or picks [T, ...] of all prompt tokens where none are known: those used for sampling are kept."""
-    at = 0
-    for turn in path:
-        n = len(turn.node)
-        new, old = read[at : at + n], getattr(turn, name)
-        if name == "picks":
-            if recorded(new).any():
-                turn.picks = merged(old, new)
-        else:
-            turn.routes = new.copy() if old is None else np.where(old == NO_ROUTE, new, old)
-        at += n
+def _learn(path: list[Turn], name: str, begin: int, read: np.ndarray) -> None:
+    """Fill in routes or picks of the prompt's tokens from `begin` on where none are known: those used for sampling are
+    kept."""
+    for i, at, new in told([len(turn.node) for turn in path], begin, read):
+        if name == "routes" or recorded(new).any():
+            setattr(path[i], name, filled(getattr(path[i], name), len(path[i].node), at, new))
 
 
 def cut(generation: Generation, tokens: int) -> Generation:

@@ -23,8 +23,8 @@ class _Kept:
     end: int = 0
     """Its bytes."""
     messages: int = 0
-    digests: list[bytes] = field(default_factory=list)
-    """Of its nodes."""
+    nodes: list[Node] = field(default_factory=list)
+    """Its nodes, which never change: another object in the place of one may have other contents."""
 
 
 class EpisodeJournal:
@@ -43,11 +43,10 @@ class EpisodeJournal:
 
     def save(self, trajectory: Trajectory) -> None:
         """Keep an unfinished trajectory after one of its turns."""
-        t, path = trajectory, self._path(trajectory.id)
+        t, path = trajectory, self.file(trajectory.id)
         kept = self._kept.get(t.id)
-        if kept is None or not path.exists() or Stream(path, rows.TOKENS).end != kept.end:
+        if kept is None or not path.exists() or path.stat().st_size != kept.end:
             kept = _Kept()  # nothing, or of another process
-        digests = [_digest(node) for node in t.nodes]
         note: dict[str, Any] = {
             "nodes": len(t.nodes),
             "rest": rows.rest_of(t),
@@ -59,10 +58,10 @@ class EpisodeJournal:
             note |= {"task": t.task.to_json(), "effort": str(t.effort)}
             target = path.with_suffix(".new")
             target.unlink(missing_ok=True)
-        with Appender(target, rows.TOKENS) as out:
+        with Appender(target, rows.TOKENS, kept.end) as out:
             gathered = rows.TokenRows()
             for i, node in enumerate(t.nodes):
-                if kept.digests[i : i + 1] != [digests[i]]:
+                if i >= len(kept.nodes) or _differ(kept.nodes[i], node):
                     for batch in gathered.add(t.id, 0, i, node):
                         out.append(batch)
             out.append(gathered.take(), rows.exact(note).encode())
@@ -70,11 +69,11 @@ class EpisodeJournal:
             end = out.end
         if target != path:
             target.rename(path)
-        self._kept[t.id] = _Kept(end, len(t.conversation), digests)
+        self._kept[t.id] = _Kept(end, len(t.conversation), list(t.nodes))
 
     def load(self, begun: Trajectory) -> Trajectory | None:
         """The kept turns of the same episode (same id, task and effort); None if there are none."""
-        path = self._path(begun.id)
+        path = self.file(begun.id)
         if not path.exists():
             return None
         stream = Stream(path, rows.TOKENS)
@@ -82,13 +81,13 @@ class EpisodeJournal:
         if kept is None or (kept.id, kept.task, kept.effort) != (begun.id, begun.task, begun.effort):
             return None
         if whole:
-            self._kept[kept.id] = _Kept(stream.end, len(kept.conversation), [_digest(n) for n in kept.nodes])
+            self._kept[kept.id] = _Kept(stream.end, len(kept.conversation), list(kept.nodes))
         return kept
 
     def forget(self, trajectory_id: str) -> None:
         """The episode has ended."""
         self._kept.pop(trajectory_id, None)
-        self._path(trajectory_id).unlink(missing_ok=True)
+        self.file(trajectory_id).unlink(missing_ok=True)
 
     def prune(self, version: int) -> int:
         """Drop episodes with tokens of weights newer than `version` (of a future that was lost); returns how many."""
@@ -100,7 +99,8 @@ class EpisodeJournal:
                 dropped += 1
         return dropped
 
-    def _path(self, trajectory_id: str) -> Path:
+    def file(self, trajectory_id: str) -> Path:
+        """Where the turns of an episode are; it may not be there."""
         return self._folder / f"{hashlib.blake2b(trajectory_id.encode(), digest_size=12).hexdigest()}.arrow"
 
 
@@ -142,6 +142,10 @@ def _replay(stream: Stream) -> tuple[Trajectory | None, bool]:
         rest["error"],
     )
     return kept, not new
+
+
+def _differ(a: Node, b: Node) -> bool:
+    return a is not b and _digest(a) != _digest(b)
 
 
 def _digest(node: Node) -> bytes:

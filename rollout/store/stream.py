@@ -98,23 +98,25 @@ class Stream:
 class Appender:
     """The one writer of a file, new or not; a context manager.
 
+    known: bytes of the file that this process wrote and found whole: if it has so many, it is not read again.
     Raises StoreError while another process writes it, for an unknown version, and where no room is left: the file is
     then as before the batch.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, known: int = 0) -> None:
         self.path, self.schema = path, schema
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found = Stream(path, schema)
+            same = known > 0 and os.fstat(self._file).st_size == known
+            whole = known if same else Stream(path, schema).end
             sink = pa.BufferOutputStream()
             pa.ipc.new_stream(sink, schema, options=_OPTIONS).close()
             head = sink.getvalue()
             self._head = head.size - _END
-            self.end = found.end
-            self.cut(found.end)
+            self.end = whole
+            self.cut(whole)
             if not self.end:
                 self._write(head.slice(0, self._head))
         except BlockingIOError:

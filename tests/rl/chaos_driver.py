@@ -97,6 +97,8 @@ class PlayedCluster:
     def heal(self) -> list[str]:
         return []
 
+    def tend(self) -> None: ...
+
     def sync(self, version: int) -> dict[str, float]:
         self.scheduler.version = version
         return {}

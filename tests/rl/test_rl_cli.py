@@ -89,6 +89,7 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         "resume",
         "runs",
         "show",
+        "engines",
         "env",
         "env list",
         "env check",
@@ -241,6 +242,17 @@ def test_runs_and_show(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "stopped" in text and "1/5" in text and "1 of 5 steps" in text and "2 all_solved" in text
     assert cli.main(["show", "second"]) == 2
+
+
+def test_engines_are_wished_for_in_a_run_that_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_run(here / "runs" / "first")
+    assert cli.main(["engines", "first", "3"]) == 2
+    assert "does not run: give engine.replicas=3" in capsys.readouterr().err
+    with RunLog.reopen(folder):
+        assert cli.main(["engines", "first", "3"]) == 0
+        assert (folder / "engines").read_text().strip() == "3" and "3 engine(s)" in capsys.readouterr().out
+        assert cli.main(["engines", "first", "0"]) == 2
+        assert (folder / "engines").read_text().strip() == "3"
 
 
 def test_env_list_is_a_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 from engine_tools import arrays, drain, engine_of, policy_of, prompts, request
+from hypothesis import given
+from hypothesis import strategies as st
 from worlds import order
 
 from model import K3Config, Policy, QuantSpec
 from rewards.efforts import Effort
 from rollout.engine.base import Generation
 from rollout.engine.weights import describe
-from rollout.picks import merged, no_pick, nothing, pack, pick_type, positions, recorded, stored, unpack
-from rollout.trajectory import Node, Trajectory
+from rollout.picks import filled, merged, no_pick, nothing, pack, pick_type, positions, recorded, stored, told, unpack
+from rollout.trajectory import NO_ROUTE, Node, Trajectory
 
 K = 7
 """index_topk of the preset tiny_odd."""
@@ -99,9 +101,9 @@ def test_a_continued_state_and_new_weights_add_what_they_ran() -> None:
     whole = [*longer, *second.token_ids.tolist()]
     old, new = plain(policy, whole), plain(other, whole)
     assert second.prompt_picks is not None and second.picks is not None
-    begin = max(K, len(prompt))
-    np.testing.assert_array_equal(positions(second.prompt_picks)[begin:], old[begin : len(longer)])
-    assert not recorded(second.prompt_picks)[:begin].any()  # what was cached was recorded when it was run
+    begin = second.prompt_begin
+    assert begin == len(prompt) > K  # what was cached was recorded when it was run
+    np.testing.assert_array_equal(positions(second.prompt_picks), old[begin : len(longer)])
     ran = [v for v in second.versions[1:]]  # a token is fed when the next one is sampled
     want = np.stack([(old if v == 1 else new)[len(longer) + i] for i, v in enumerate(ran)])
     np.testing.assert_array_equal(positions(second.picks)[:-1], want)
@@ -130,6 +132,32 @@ def test_what_was_recorded_first_stays() -> None:
     assert (got[0] == new[0]).all() and (got[1] == 50).all()
     assert got[2, 0].tolist() == [7, no_pick(kind)] and (got[2, 1] == new[2, 1]).all()
     assert merged(None, new) is not new and (merged(None, new) == new).all()
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())
+def test_what_an_engine_tells_reaches_its_tokens_and_what_was_recorded_first_stays(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    total = sum(lengths)
+    begin = data.draw(st.integers(0, total - 1))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    old = rng.integers(0, 9, (total, 2, 3)).astype(np.uint16)
+    old[rng.random((total, 2)) < 0.5] = NO_ROUTE
+    read = rng.integers(100, 109, (total - begin, 2, 3)).astype(np.uint16)
+    want = old.copy()
+    want[begin:] = merged(old[begin:], read)
+    nodes = np.split(old, np.cumsum(lengths)[:-1])
+    untouched = [n.copy() for n in nodes]
+    got = list(nodes)
+    for i, at, new in told(lengths, begin, read):
+        assert sum(lengths[: i + 1]) > begin, "a node was looked at that nothing is told of"
+        got[i] = filled(got[i], lengths[i], at, new)
+    np.testing.assert_array_equal(np.concatenate(got), want)
+    for a, b in zip(nodes, untouched, strict=True):
+        np.testing.assert_array_equal(a, b)  # nodes are frozen
+    i, at, new = next(told(lengths, begin, read))
+    fresh = filled(None, lengths[i], at, new)
+    assert i == len(lengths) - 1 and (fresh[:at] == NO_ROUTE).all() and (fresh[at:] == new).all()
 
 
 def test_a_trajectory_with_picks_is_stored_to_the_bit_and_one_without_as_before() -> None:

@@ -15,6 +15,8 @@ from worlds import call, order, say
 
 from rewards.grade import Grade, GradeStatus
 from rollout.store import EpisodeJournal
+from rollout.store import journal as journal_module
+from rollout.store.stream import Stream
 from rollout.trajectory import Node, Sampling, StopReason, Trajectory
 
 
@@ -134,6 +136,26 @@ def test_runs_that_share_a_store_have_journals_of_their_own(tmp_path: Path) -> N
     assert other.load(t) is None
     other.forget(t.id)
     assert other.prune(version=0) == 0 and one.load(t) is not None
+
+
+def test_a_turn_costs_the_journal_what_it_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the nodes before it nor the file that holds them are read again: an episode may have a thousand turns."""
+    journal, t = EpisodeJournal(tmp_path, "one"), trajectory()
+    journal.save(t)
+    looked: list[str] = []
+    plain = journal_module._digest
+    monkeypatch.setattr(journal_module, "_digest", lambda n: looked.append(n.role) or plain(n))
+    monkeypatch.setattr(Stream, "_scan", lambda self: looked.append("file"))
+    for turn in range(3):
+        t.append(node(turn))
+        t.nodes[-2] = replace(t.nodes[-2])  # what the next prompt told of it
+        journal.save(t)
+        assert looked == [t.nodes[-2].role] * 2
+        looked.clear()
+    monkeypatch.undo()
+    kept = EpisodeJournal(tmp_path, "one").load(Trajectory(t.id, t.task, t.effort))
+    assert kept is not None
+    assert_equal(kept, t)
 
 
 def test_a_journal_adds_what_is_new_and_a_torn_turn_is_not_there(tmp_path: Path) -> None:

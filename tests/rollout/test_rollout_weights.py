@@ -49,15 +49,32 @@ def drain_again(engine, ask):  # type: ignore[no-untyped-def]
     return drain(engine)["again"]
 
 
+def test_a_push_of_what_is_served_forgets_nothing() -> None:
+    """An engine that is too busy to say which version it serves is given it again."""
+    engine = engine_of(policy_of(seed=OLD), max_context=96)
+    engine.load(*weights_of(NEW))
+    prompt = prompts(1, seed=1)[0]
+    engine.submit(request("a", prompt, keep=True))
+    drain(engine)
+    engine.submit(request("b", [5, *prompt], max_tokens=30))
+    for _ in range(9):
+        engine.step()
+    before = engine.stats()
+    assert engine.load(*weights_of(NEW)) == 2
+    after = engine.stats()
+    assert after["prefixes"] == before["prefixes"] > 0 and after["tokens_recomputed"] == after["updates"] == 0
+    assert drain(engine)["b"][0].finish is FinishReason.LENGTH
+
+
 @pytest.mark.parametrize("quant", [QuantSpec("none", "none"), QuantSpec()])
 def test_three_pushes_of_the_same_weights_equal_one(quant: QuantSpec) -> None:
     # With rounded experts a second load into already converted tensors would show.
     source = Policy(K3Config.preset("tiny"), quant)
     source.reset_parameters(3)
-    once, thrice = engine_of(source), engine_of(source)
+    once, thrice = engine_of(source, version=3), engine_of(source)
     tensors = arrays(source)
-    for _ in range(2):
-        thrice.load(describe(1, tensors), tensors)
+    for version in (2, 3):
+        thrice.load(describe(version, tensors), tensors)
     for engine in (once, thrice):
         engine.submit(request("a", [5, 6, 7], seeds=(1, 2)))
     for a, b in zip(drain(once)["a"], drain(thrice)["a"], strict=True):
