@@ -1,8 +1,8 @@
 """What `benchmarks.kernel_sections` measures of sparse attention: the indexer, attention over picks and its gradient.
 
-Sizes are K3.1's: 32 index heads of 128, 2048 picks, 96 heads that share latents of 512 + 64. Floors count what has to be
-computed for the keys that a query sees, and min(t, 2048) picks of token t; picks are spread evenly over a token's past,
-so that neighbours share few: no more reuse than a real selection has.
+Sizes are K3.1's: 32 index heads of 128, 2048 picks, 96 heads that share latents of 512 + 64. Floors count what has to
+be computed for the keys that a query sees, and min(t, 2048) picks of token t; picks are spread evenly over a token's
+past, so that neighbours share few: no more reuse than a real selection has.
 """
 
 from __future__ import annotations

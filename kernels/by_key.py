@@ -1,4 +1,4 @@
-"""Picks [T, k] turned round: for each key the tokens that picked it, in the tokens' order. Triton; imported by its users.
+"""Picks [T, k] turned round: for each key the tokens that picked it, in the tokens' order. For Triton paths alone.
 
 What tokens hand to the keys that they picked is written once and then summed key by key, in an order that never
 changes: no float is added atomically. A key's entries lie together; where a pick's entry goes is looked up in a matrix

@@ -28,14 +28,15 @@ FILTER = {"BQ": 64, "BK": 128, "num_warps": 4, "num_stages": 3}
 cache, and a multiprocessor holds two or three programs, one's matrix product beside another's sum over heads."""
 FILTER_SWEEP: list[dict[str, int]] = [
     {"BQ": q, "BK": k, "num_warps": w, "num_stages": s}
-    for q, k, w, s in ((64, 128, 4, 3), (64, 128, 4, 4), (128, 128, 8, 3), (64, 256, 8, 3), (128, 64, 4, 3))
+    for q, k, w, s in ((64, 128, 4, 3), (64, 128, 4, 4), (128, 128, 8, 3), (64, 256, 8, 3), (64, 64, 4, 3))
 ]
-CUT = {"num_warps": 8}
-"""8192 candidates are 32 registers a thread."""
+CUT = {"num_warps": 8, "maxnreg": 128}
+"""8192 candidates are 32 registers a thread; two programs fit a multiprocessor."""
 PLACES = 4
 """Length of a query's buffer in multiples of k."""
 ROWS = 8192
-"""Queries at once: their buffers take 512 MiB at k = 2048, as much as the answer for 65,536 tokens."""
+"""Queries at once: their buffers take 512 MiB at k = 2048, as much as the answer for 65,536 tokens, and their places
+fit 32 bits."""
 OWN = {"BK": 128, "num_warps": 4}
 OWN_BACK = {"BK": 64, "num_warps": 4}
 CELLS = 2**28
@@ -54,7 +55,7 @@ def _filter(
     start, live = tl.load(first + block).to(tl.int64), tl.load(count + block)
     lo, at = tl.load(low + block), tl.load(own + block)  # keys that queries see from, and the first query's own
     row, column = tl.arange(0, BQ), tl.arange(0, BD)
-    local = (block * BQ + row).to(tl.int64)
+    local = block * BQ + row
     active = (row < live) & (tl.load(lost + local) == AGAIN)
     key = lo + begin + tile * BK + tl.arange(0, BK)
     useful = (lo + begin + tile * BK < at + live) & (at + live - lo > k)
@@ -93,6 +94,7 @@ def _cut(
     n = tl.load(fill + row)
     if (tl.load(lost + row) == AGAIN) & (within < tl.load(count + block)) & ((n > k) | LAST):
         if n > CAP:
+            tl.debug_barrier()  # all have read what is changed
             tl.store(lost + row, 1)
             tl.store(fill + row, 0)
             tl.store(least + row, _NEVER)

@@ -23,22 +23,22 @@ from torch import Tensor
 from kernels.by_key import by_key, sum_by_key_
 
 FORWARD = {"BK": 64, "num_warps": 8, "num_stages": 2}
-FORWARD_SWEEP = [
-    {"BK": k, "num_warps": w, "num_stages": s} for k, w, s in ((64, 8, 2), (32, 8, 3), (32, 8, 2), (64, 4, 2))
+FORWARD_SWEEP: list[dict[str, int]] = [
+    {"BK": k, "num_warps": w, "num_stages": s} for k, w, s in ((64, 8, 2), (32, 8, 3), (32, 8, 2))
 ]
 """64 gathered latents of 576 bfloat16 are 72 KiB: two of them and the queries fill a multiprocessor."""
 QUERIES = {"BK": 32, "num_warps": 8, "num_stages": 2}
 QUERIES_SWEEP = [{"BK": k, "num_warps": w, "num_stages": s} for k, w, s in ((32, 8, 2), (64, 8, 1), (16, 8, 3))]
-PICKS = {"BK": 128, "num_warps": 8, "num_stages": 2}
-PICKS_SWEEP = [{"BK": k, "num_warps": w, "num_stages": s} for k, w, s in ((128, 8, 2), (64, 8, 3), (64, 4, 3))]
+PICKS = {"BK": 64, "num_warps": 8, "num_stages": 2}
+PICKS_SWEEP = [{"BK": k, "num_warps": w, "num_stages": s} for k, w, s in ((64, 8, 2), (64, 8, 3), (64, 4, 3))]
 COLUMNS = 256
-"""Values of a latent that a program of `_of_picks` sums: [128, 256] float32 are 128 registers of 256 threads."""
+"""Values of a latent that a program of `_of_picks` sums: those of 96 heads' queries and gradients are 96 KiB."""
 HEADS = 64
 """Rows of one warpgroup's matrix product."""
 PROGRAMS = 264
 """Picks are split to have so many, two for each of an H200's 132 multiprocessors."""
 BYTES = 2**31
-"""Memory of the backward pass's entries, probabilities and their gradients, at once."""
+"""Memory of the backward pass's entries, probabilities and their gradients, at once; 32 bits count their places."""
 _LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -119,9 +119,14 @@ def _of_queries(
     t, h = tl.program_id(0) // parts, tl.program_id(0) % parts * BH + tl.arange(0, BH)
     kind = latents.dtype.element_ty
     live = h < H
-    row = t.to(tl.int64) * H + h
+    row = t * H + h
+    delta = tl.zeros((BH,), tl.float32)
+    for first in range(0, BR, 16):
+        column = first + tl.arange(0, 16)
+        at, there = row[:, None] * R + column[None, :], live[:, None] & (column < R)[None, :]
+        some = tl.load(do + at, mask=there, other=0.0).to(tl.float32)
+        delta += tl.sum(some * tl.load(o + at, mask=there, other=0.0).to(tl.float32), 1)
     grad = _rows(do, row, live, 0, R, R, BR)
-    delta = tl.sum(grad.to(tl.float32) * _rows(o, row, live, 0, R, R, BR).to(tl.float32), 1)
     main = _rows(q, row, live, 0, D, R, BR)
     if E > 0:
         extra = _rows(q, row, live, R, D, E, BE)
@@ -159,7 +164,7 @@ def _of_queries(
 def _handed(p, ds, slot, there, h0, t, H, K, H0: tl.constexpr):
     """Transposed tiles [slots, H0] of p and ds [T, H, K], of the heads from h0 on."""
     h = h0 + tl.arange(0, H0)
-    at = (t.to(tl.int64) * H + h)[:, None] * K + slot[None, :]
+    at = (t * H + h)[:, None] * K + slot[None, :]
     there = there[None, :] & (h < H)[:, None]
     return tl.trans(tl.load(p + at, mask=there, other=0.0)), tl.trans(tl.load(ds + at, mask=there, other=0.0))
 
@@ -178,23 +183,23 @@ def _of_picks(
     column, ecolumn = begin_column + tl.arange(0, BN), tl.arange(0, BE)
     kind = q.dtype.element_ty
     h = tl.arange(0, HA)
-    row = t.to(tl.int64) * H + h
+    row = t * H + h
     qa = tl.load(q + row[:, None] * D + column[None, :], mask=(h < H)[:, None] & (column < R)[None, :], other=0.0)
     da = tl.load(do + row[:, None] * R + column[None, :], mask=(h < H)[:, None] & (column < R)[None, :], other=0.0)
     if E > 0:
         ea = _rows(q, row, h < H, R, D, E, BE)
     if HB > 0:
         h = HA + tl.arange(0, HB)
-        row = t.to(tl.int64) * H + h
+        row = t * H + h
         qb = tl.load(q + row[:, None] * D + column[None, :], mask=(h < H)[:, None] & (column < R)[None, :], other=0.0)
         db = tl.load(do + row[:, None] * R + column[None, :], mask=(h < H)[:, None] & (column < R)[None, :], other=0.0)
         if E > 0:
             eb = _rows(q, row, h < H, R, D, E, BE)
     for begin in range(0, K, BK):
         slot = begin + tl.arange(0, BK)
-        at = t.to(tl.int64) * K + slot
+        at = t * K + slot
         named = tl.load(index + at, mask=slot < K, other=-1) >= 0
-        to = tl.load(place + at, mask=named, other=0).to(tl.int64) * D
+        to = tl.load(place + at, mask=named, other=0) * D
         pa, sa = _handed(p, ds, slot, slot < K, 0, t, H, K, HA)
         entry = tl.dot(sa, qa, input_precision=EXACT)
         entry = tl.dot(pa, da, entry, input_precision=EXACT)

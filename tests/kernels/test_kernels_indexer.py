@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.indexer import select_keys, torch as streamed  # noqa: I001
+from kernels.indexer import select_keys
+from kernels.indexer import torch as streamed
 
 
 def wanted(scores: Tensor, start: int, k: int) -> list[list[int]]:

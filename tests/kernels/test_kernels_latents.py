@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.sparse_mla import dense, latent_attend, sparse_attend, torch as sparse  # noqa: I001
+from kernels.sparse_mla import dense, latent_attend, sparse_attend
+from kernels.sparse_mla import torch as sparse
 
 
 def leaves(*shapes: tuple[int, ...]) -> list[Tensor]:

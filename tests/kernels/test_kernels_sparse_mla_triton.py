@@ -12,7 +12,8 @@ from triton_cases import DEVICE, beyond, error, poisoned, rounded_bfloat16
 
 from kernels.by_key import by_key, sum_by_key_
 from kernels.paths import ran, use
-from kernels.sparse_mla import sparse_attend, sparse_decode, sparse_shares, triton as kernel  # noqa: I001
+from kernels.sparse_mla import sparse_attend, sparse_decode, sparse_shares
+from kernels.sparse_mla import triton as kernel
 
 LIMITS = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
 
