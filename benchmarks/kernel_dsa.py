@@ -149,9 +149,9 @@ def sparse(b: Bench) -> None:
             with torch.no_grad(), use(path):
                 return sparse_attend(q[rows], latents, index[rows], rank, scale)
 
-        some, of_queries, of_picks = triton.FORWARD_SWEEP, triton.QUERIES_SWEEP, triton.PICKS_SWEEP
-        configs = [{"FORWARD": c} for c in some] if sweep else []
-        grads = [{"QUERIES": c} for c in of_queries] + [{"PICKS": c} for c in of_picks[1:]] if sweep else []
+        configs = [{"FORWARD": c} for c in triton.FORWARD_SWEEP] if sweep else []
+        steps = {"SCORES": triton.SCORES_SWEEP, "QUERIES": triton.QUERIES_SWEEP, "PICKS": triton.PICKS_SWEEP}
+        grads = [{name: c} for name, some in steps.items() for c in some] if sweep else []
         b.sweep(f"sparse MLA forward T={tokens}", triton, configs, forward, flop=pairs * (width + rank), byte=once,
                 target=2.0)  # fmt: skip
         with use("triton"):

@@ -4,9 +4,14 @@ Forwards one program takes a token and up to 64 heads, gathers its latents tile 
 keeps their [64, 512] sums in registers (online softmax); with few tokens the picks are split over programs and their
 sums joined afterwards. Backwards, for a few hundred tokens at a time:
 
-    `_of_queries`  P and dS = P (dP - delta) again from each head's log-sum, the queries' gradient dQ = dS C
+    `_of_scores`   P and dS = P (dP - delta), again from each head's log-sum
+    `_of_queries`  the queries' gradient dQ = dS C
     `_of_picks`    what a token hands to each latent that it picked, dS^T Q + P^T dO, written where the latent's lie
     `by_key`       their sum for each latent, in the tokens' order: no float is added atomically
+
+A product whose result another one reads has, in Triton, all its warps along its rows: of 64 heads two warpgroups would
+make the same scores twice, as they do forwards, where the sums need the registers of both. So backwards products are
+kept apart, or a program is one warpgroup, at the price of a third way to the latents.
 
 A head's log-sum is kept in powers of two, over the scores times log2(e).
 """
@@ -27,12 +32,20 @@ FORWARD_SWEEP: list[dict[str, int]] = [
     {"BK": k, "num_warps": w, "num_stages": s} for k, w, s in ((64, 8, 2), (32, 8, 3), (32, 8, 2))
 ]
 """64 gathered latents of 576 bfloat16 are 72 KiB: two of them and the queries fill a multiprocessor."""
-QUERIES = {"BK": 32, "num_warps": 8, "num_stages": 2}
-QUERIES_SWEEP = [{"BK": k, "num_warps": w, "num_stages": s} for k, w, s in ((32, 8, 2), (64, 8, 1), (16, 8, 3))]
-PICKS = {"BK": 64, "num_warps": 8, "num_stages": 2}
-PICKS_SWEEP = [{"BK": k, "num_warps": w, "num_stages": s} for k, w, s in ((64, 8, 2), (64, 8, 3), (64, 4, 3))]
-COLUMNS = 256
-"""Values of a latent that a program of `_of_picks` sums: those of 96 heads' queries and gradients are 96 KiB."""
+SCORES = {"BK": 32, "num_warps": 4, "num_stages": 2}
+SCORES_SWEEP = [{"BK": k, "num_warps": w, "num_stages": s} for k, w, s in ((32, 4, 2), (32, 8, 2), (64, 4, 1))]
+QUERIES = {"BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3}
+QUERIES_SWEEP = [
+    {"BN": n, "BK": k, "num_warps": w, "num_stages": s}
+    for n, k, w, s in ((256, 64, 8, 3), (256, 32, 8, 4), (128, 64, 4, 3), (256, 128, 8, 2))
+]
+"""BN columns of the latents are gathered for all heads at once: [128, 256] sums are 128 registers of 256 threads."""
+PICKS = {"BN": 128, "BK": 64, "num_warps": 4, "num_stages": 2}
+PICKS_SWEEP = [
+    {"BN": n, "BK": k, "num_warps": w, "num_stages": s}
+    for n, k, w, s in ((128, 64, 4, 2), (128, 128, 8, 2), (256, 64, 8, 2), (256, 64, 4, 2))
+]
+"""BN columns of 96 heads' queries and gradients stay in shared memory: 48 KiB of 128 columns."""
 HEADS = 64
 """Rows of one warpgroup's matrix product."""
 PROGRAMS = 264
@@ -110,8 +123,8 @@ def _join(parts, sums, o, log_sum, SPLITS, rows, R: tl.constexpr, BR: tl.constex
 
 
 @triton.jit
-def _of_queries(
-    q, latents, index, o, log_sum, do, dq, p_out, ds_out, H, K, scale,
+def _of_scores(
+    q, latents, index, o, log_sum, do, p_out, ds_out, H, K, scale,
     D: tl.constexpr, R: tl.constexpr, BR: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, BH: tl.constexpr,
     BK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -131,33 +144,43 @@ def _of_queries(
     if E > 0:
         extra = _rows(q, row, live, R, D, E, BE)
     lse = tl.load(log_sum + row, mask=live, other=0.0)
-    to_main, to_extra = tl.zeros((BH, BR), tl.float32), tl.zeros((BH, BE), tl.float32)
     for begin in range(0, K, BK):
         slot = begin + tl.arange(0, BK)
-        at = tl.load(index + t.to(tl.int64) * K + slot, mask=slot < K, other=-1)
+        at = tl.load(index + t * K + slot, mask=slot < K, other=-1)
         named = at >= 0
-        c = _rows(latents, at, named, 0, D, R, BR)
-        s = tl.dot(main, tl.trans(c), input_precision=EXACT)
-        if E > 0:
-            ce = _rows(latents, at, named, R, D, E, BE)
-            s = tl.dot(extra, tl.trans(ce), s, input_precision=EXACT)
+        c = tl.trans(_rows(latents, at, named, 0, D, R, BR))
+        s = tl.dot(main, c, input_precision=EXACT)
+        if E > 0:  # a sum of two products, not a product added to one
+            s += tl.dot(extra, tl.trans(_rows(latents, at, named, R, D, E, BE)), input_precision=EXACT)
         p = tl.where(named[None, :] & live[:, None], tl.exp2(s * (scale * _LOG2E) - lse[:, None]), 0.0)
-        ds = tl.dot(grad, tl.trans(c), input_precision=EXACT)
-        ds = (p * (ds - delta[:, None]) * scale).to(kind)
+        ds = p * (tl.dot(grad, c, input_precision=EXACT) - delta[:, None]) * scale
         to = row[:, None] * K + slot[None, :]
         there = live[:, None] & (slot < K)[None, :]
         tl.store(p_out + to, p.to(kind), mask=there)
-        tl.store(ds_out + to, ds, mask=there)
-        to_main = tl.dot(ds, c, to_main, input_precision=EXACT)
-        if E > 0:
-            to_extra = tl.dot(ds, ce, to_extra, input_precision=EXACT)
-    column = tl.arange(0, BR)
-    where = row[:, None] * D + column[None, :]
-    tl.store(dq + where, to_main.to(kind), mask=live[:, None] & (column < R)[None, :])
-    if E > 0:
-        column = tl.arange(0, BE)
-        where = row[:, None] * D + R + column[None, :]
-        tl.store(dq + where, to_extra.to(kind), mask=live[:, None] & (column < E)[None, :])
+        tl.store(ds_out + to, ds.to(kind), mask=there)
+
+
+@triton.jit
+def _of_queries(
+    ds, latents, index, dq, H, K, D: tl.constexpr, BN: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
+    """BN columns of a token's dQ for all of its heads at once."""
+    t, h = tl.program_id(0), tl.arange(0, BH)
+    first = tl.program_id(1) * BN
+    column = first + tl.arange(0, BN)
+    row = t * H + h
+    total = tl.zeros((BH, BN), tl.float32)
+    for begin in range(0, K, BK):
+        slot = begin + tl.arange(0, BK)
+        at = tl.load(index + t * K + slot, mask=slot < K, other=-1)
+        there = (at >= 0)[:, None] & (column < D)[None, :]
+        c = tl.load(latents + at.to(tl.int64)[:, None] * D + column[None, :], mask=there, other=0.0)
+        there = (h < H)[:, None] & (slot < K)[None, :]
+        some = tl.load(ds + row[:, None] * K + slot[None, :], mask=there, other=0.0)
+        total = tl.dot(some, c, total, input_precision=EXACT)
+    there = (h < H)[:, None] & (column < D)[None, :]
+    tl.store(dq + row[:, None] * D + column[None, :], total.to(dq.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -305,29 +328,33 @@ class _Sparse(torch.autograd.Function):
             some = slice(a, a + step)
             own, picks, grad = q[some], index[some], do[some]
             n = own.shape[0]
-            _of_queries[(n * parts,)](
-                own, latents, picks, o[some], log_sum[some], grad, dq[some], p, ds, heads, k, scale,
-                **sizes, **QUERIES,
-            )  # fmt: skip
+            _of_scores[(n * parts,)](
+                own, latents, picks, o[some], log_sum[some], grad, p, ds, heads, k, scale, **sizes, **SCORES
+            )
+            wide = QUERIES | {"BN": min(QUERIES["BN"], _padded(width)), "BH": _padded(heads), "EXACT": sizes["EXACT"]}
+            grid = (n, triton.cdiv(width, wide["BN"]))
+            _of_queries[grid](ds, latents, picks, dq[some], heads, k, D=width, **wide)
             turned = by_key(picks, latents.shape[0])
-            blocked = _columns(sizes, heads)
-            columns = triton.cdiv(rank, blocked["BN"])
-            for first, blocks, extra in ((0, columns - 1, 0), ((columns - 1) * blocked["BN"], 1, sizes["E"])):
+            wide = PICKS | {"BN": min(PICKS["BN"], sizes["BR"])}
+            last = triton.cdiv(rank, wide["BN"]) - 1
+            for first, blocks, extra in ((0, last, 0), (last * wide["BN"], 1, sizes["E"])):
                 if blocks:
                     _of_picks[(n, blocks)](
                         own, grad, p, ds, turned.place, picks, entries, heads, k, first,
-                        **blocked, E=extra, **PICKS,
+                        **_halves(sizes, heads), E=extra, **wide,
                     )  # fmt: skip
             sum_by_key_(dlatents, entries, turned.first)
         return dq, dlatents.to(latents.dtype), None, None, None
 
 
-def _columns(sizes: dict[str, Any], heads: int) -> dict[str, Any]:
-    """Sizes of `_of_picks`: all heads at once, as a power of two and the rest."""
+def _halves(sizes: dict[str, Any], heads: int) -> dict[str, Any]:
+    """Sizes of `_of_picks`, whose heads come as a power of two and the rest."""
     most = max(16, min(HEADS, triton.next_power_of_2(heads + 1) // 2))
     rest = heads - most
-    kept = {name: sizes[name] for name in ("D", "R", "BE", "EXACT")}
-    return kept | {"BN": min(COLUMNS, sizes["BR"]), "HA": most, "HB": _padded(rest) if rest > 0 else 0}
+    return {name: sizes[name] for name in ("D", "R", "BE", "EXACT")} | {
+        "HA": most,
+        "HB": _padded(rest) if rest > 0 else 0,
+    }
 
 
 def _given(q: Tensor, latents: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,9 +20,9 @@ LIMITS = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FORWARD", "QUERIES", "PICKS"):
-        monkeypatch.setattr(kernel, name, {"BK": 16, "num_warps": 4, "num_stages": 2})
-    monkeypatch.setattr(kernel, "COLUMNS", 16)
+    for name in ("FORWARD", "SCORES", "QUERIES", "PICKS"):
+        columns = {} if name in ("FORWARD", "SCORES") else {"BN": 16}
+        monkeypatch.setattr(kernel, name, columns | {"BK": 16, "num_warps": 4, "num_stages": 2})
     monkeypatch.setattr(kernel, "PROGRAMS", 1)
 
 
