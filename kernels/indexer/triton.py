@@ -96,8 +96,7 @@ def _cut(
         if n > CAP:
             tl.debug_barrier()  # all have read what is changed
             tl.store(lost + row, 1)
-            tl.store(fill + row, 0)
-            tl.store(least + row, _NEVER)
+            tl.store(fill + row, 0)  # its bound holds: more than k exceed it
         else:
             place = tl.arange(0, CAP)
             v = tl.load(value + row * CAP + place, mask=place < n, other=_NEVER)

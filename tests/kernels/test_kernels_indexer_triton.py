@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +87,30 @@ def test_lost_queries_start_again_and_others_do_not(monkeypatch: pytest.MonkeyPa
     q = torch.tensor([0.0, 1.0]).repeat(19, 1, 1)
     q[2, 0], q[17, 0] = torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0])
     same((q, torch.ones(19, 1), keys), n - 19, 12)
+
+
+@pytest.mark.parametrize("kind", ["tied", "rising"])
+def test_the_order_in_which_programs_run_changes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates of a query lie in the order in which programs came: here in any other."""
+    real, g, shuffled = kernel._filter, torch.Generator().manual_seed(1), []
+
+    class Shuffling:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            def launch(*args: Any, **more: Any) -> None:
+                real[grid](*args, **more)
+                value, index, fill = args[7:10]
+                for row, n in enumerate(fill.tolist()):
+                    order = torch.randperm(min(n, value.shape[1]), generator=g).to(DEVICE)
+                    value[row, : len(order)], index[row, : len(order)] = value[row, order], index[row, order]
+                    shuffled.append(n)
+
+            return launch
+
+    monkeypatch.setattr(kernel, "_filter", Shuffling())
+    keys = whole(150, 4, seed=6) if kind == "tied" else torch.arange(150.0).unsqueeze(1).expand(150, 4)
+    q, w = (whole(3, 2, 4, seed=4), whole(3, 2, seed=5)) if kind == "tied" else (torch.ones(3, 2, 4), torch.ones(3, 2))
+    same((q, w, keys.contiguous()), 147, 8)
+    assert max(shuffled) > 64 if kind == "rising" else max(shuffled) > 8
 
 
 def test_real_scores_differ_from_float64_at_ties_alone() -> None:
