@@ -435,7 +435,29 @@ def fla(b: Bench) -> None:
     b.measure(f"  fla forward + backward T={t}", both, flop=4 * flop, byte=read + t * HEADS * (18.0 * WIDTH + 4))
 
 
-SECTIONS = {"ceiling": ceiling, "mx": mx, "decode": decode, "kda": kda, "logprob": logprob, "parts": parts, "fla": fla}
+def indexer(b: Bench) -> None:
+    from benchmarks import kernel_dsa
+
+    kernel_dsa.indexer(b)
+
+
+def sparse(b: Bench) -> None:
+    from benchmarks import kernel_dsa
+
+    kernel_dsa.sparse(b)
+
+
+SECTIONS = {
+    "ceiling": ceiling,
+    "mx": mx,
+    "decode": decode,
+    "kda": kda,
+    "logprob": logprob,
+    "parts": parts,
+    "indexer": indexer,
+    "sparse": sparse,
+    "fla": fla,
+}
 
 
 def main() -> None:

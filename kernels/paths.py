@@ -2,7 +2,8 @@
 
 An operator is a folder: `reference` (float64, slow and obvious), `torch` (CPU and any device), `triton` (CUDA; a CPU
 under Triton's interpreter) and the dispatcher in its `__init__`, which asks `pick`. Untold, a CUDA tensor that the
-Triton kernel fits goes to it, everything else to torch. `triton` is imported by the first call that takes it.
+Triton kernel fits goes to it, everything else to torch; a kernel that no GPU has run yet is taken where `use` asks for
+it alone. `triton` is imported by the first call that takes it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def ran(operator: str) -> str:
     return _ran[operator]
 
 
-def pick(operator: str, like: Tensor, misfit: str = "") -> str:
-    """The path of this call; `misfit` says why the Triton kernel cannot take it ("": it can).
+def pick(operator: str, like: Tensor, misfit: str = "", proven: bool = True) -> str:
+    """The path of this call; `misfit` says why the Triton kernel cannot take it ("": it can), `proven` if a GPU ran it.
 
     Raises ValueError if `use` asked for Triton and it does not fit.
     """
@@ -45,6 +46,6 @@ def pick(operator: str, like: Tensor, misfit: str = "") -> str:
     if path == "triton" and misfit:
         raise ValueError(f"{operator}: the Triton kernel does not take {misfit}; use the path torch")
     if path is None:
-        path = "triton" if like.is_cuda and not misfit else "torch"
+        path = "triton" if like.is_cuda and proven and not misfit else "torch"
     _ran[operator] = path
     return path

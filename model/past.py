@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from kernels.flash import latent_attend
-from kernels.sparse import sparse_attend, sparse_shares
-from kernels.topk import select_keys
+from kernels.indexer import index_scores, select_keys
+from kernels.sparse_mla import latent_attend, sparse_attend, sparse_shares
 from model.config import K3Config
-from model.dsa import Indexer, index_loss
-from model.mla import GATHERED, MLA
+from model.dsa import index_loss
+from model.mla import MLA
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,22 +134,6 @@ def _gather(x: Tensor, spans: list[slice], device: torch.device) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else x[:0].to(device)
 
 
-def _own_scores(indexer: Indexer, q: Tensor, weights: Tensor, keys: Tensor, index: Tensor) -> Tensor:
-    """I [T, k] of each query's own keys: q [T, J, d], weights [T, J], keys [n, d], index Int [T, k] (-1: none).
-
-    The gathered keys are made piece by piece, and again in the backward pass.
-    """
-
-    def piece(q: Tensor, weights: Tensor, keys: Tensor, index: Tensor) -> Tensor:
-        own = keys.index_select(0, index.clamp_min(0).flatten()).view(*index.shape, -1)
-        dots = F.relu(torch.bmm(q, own.mT)) * indexer.head_dim**-0.5
-        return torch.bmm(weights.unsqueeze(1), dots).squeeze(1)
-
-    size = max(1, GATHERED // (index.shape[1] * indexer.head_dim))
-    parts = zip(q.split(size), weights.split(size), index.split(size), strict=True)
-    return torch.cat([checkpoint(piece, a, b, keys, i, use_reentrant=False) for a, b, i in parts])
-
-
 def attend(m: MLA, x: Tensor, past: Past, layer: int, span: slice, spans: list[slice]) -> Attended:
     """The full mixer on a chunk x [T, H], the packed tokens `span`, behind those of `spans`, which `past` holds.
 
@@ -174,6 +156,6 @@ def attend(m: MLA, x: Tensor, past: Past, layer: int, span: slice, spans: list[s
         if past.learn and torch.is_grad_enabled():
             keys = m.indexer.keys(x)
             every = torch.cat((past.read(layer, spans, "keys"), keys)) if spans else keys
-            scores = _own_scores(m.indexer, *m.indexer.queries(x, q_latent), every, index)
+            scores = index_scores(*m.indexer.queries(x, q_latent), every, index, m.indexer.head_dim**-0.5)
             loss = index_loss(scores, index >= 0, sparse_shares(inner, latents, index, m.scale))
     return Attended(m._output(o.flatten(1), gate), latent, keys, loss)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import flash, sparse
+from kernels.sparse_mla import dense, latent_attend, sparse_attend
+from kernels.sparse_mla import torch as sparse
 
 
 def leaves(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -25,8 +26,8 @@ def same(got: Tensor, want: Tensor, inputs: list[Tensor]) -> None:
 @pytest.mark.parametrize("cells", [40, 500, 2**19])
 @pytest.mark.parametrize(("tokens", "n"), [(9, 9), (7, 31), (1, 20), (24, 25)])
 def test_dense(tokens: int, n: int, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash, "CELLS", {True: cells})
-    monkeypatch.setattr(flash, "KEYS", {True: 512 if cells > 1000 else 8})
+    monkeypatch.setattr(dense, "CELLS", {True: cells})
+    monkeypatch.setattr(dense, "KEYS", {True: 512 if cells > 1000 else 8})
     heads, nope, pe, rank, v = 3, 5, 2, 6, 4
     q, latents, weight = inputs = leaves((tokens, heads, nope + pe), (n, rank + pe), (heads, nope + v, rank))
     expanded = torch.einsum("nr,hdr->hnd", latents[:, :rank], weight)
@@ -34,7 +35,7 @@ def test_dense(tokens: int, n: int, cells: int, monkeypatch: pytest.MonkeyPatch)
     visible = torch.arange(n) <= torch.arange(n - tokens, n).unsqueeze(1)
     s = (q.transpose(0, 1) @ k.mT * 0.4).masked_fill(~visible, -torch.inf)
     want = (s.softmax(-1) @ expanded[..., nope:]).transpose(0, 1)
-    same(flash.latent_attend(q, latents, weight, 0.4), want, inputs)
+    same(latent_attend(q, latents, weight, 0.4), want, inputs)
 
 
 @pytest.mark.parametrize("cells", [1, 150, 2**19])
@@ -48,11 +49,11 @@ def test_selected(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
         visible[t, [s for s in row if s >= 0]] = True
     s = (q.transpose(0, 1) @ latents.mT * 0.4).masked_fill(~visible, -torch.inf)
     want = (s.softmax(-1) @ latents[:, :6]).transpose(0, 1)
-    same(sparse.sparse_attend(q, latents, seen, 6, 0.4), want, inputs)
+    same(sparse_attend(q, latents, seen, 6, 0.4), want, inputs)
 
 
 def test_large_scores_stay_finite() -> None:
     q, latents, weight = leaves((6, 2, 7), (600, 8), (2, 9, 6))
-    out = flash.latent_attend(q * 1e4, latents, weight, 1.0)
+    out = latent_attend(q * 1e4, latents, weight, 1.0)
     grads = torch.autograd.grad(out.sum(), [q, latents, weight])
     assert all(bool(x.isfinite().all()) for x in (out, *grads))

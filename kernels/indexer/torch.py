@@ -1,7 +1,5 @@
 """The k best keys of each query by the indexer's scores, streamed over the keys: exact, in O(queries x k) memory.
 
-    I[t, s] = sum_j w[t, j] ReLU(q[t, j] . k[s])        ties go to the smaller s, as in `model.dsa.select_topk`
-
 Scores are made tile by tile, and looked at once a span of tiles: first at the maximum over the tiles of each column, as
 nearly all columns hold no candidate. A query remembers its best keys and a bound below their k-th value: of a later
 span only what exceeds it is kept, and as keys come in ascending order an equal score never displaces an earlier one.
@@ -18,6 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
 WIDTH = {True: 2048, False: 8192}
 """Keys of a tile, on a CPU or not; at least 2 k, so that the k-th of a span's maxima is close to its k-th score."""
@@ -27,6 +26,8 @@ TILES = 16
 """Tiles of a span: so many times fewer maxima than scores are compared, and so many scores are read of a column."""
 PLACES = 4
 """Length of a query's buffer in multiples of k: a longer one is cut less often, but by a value that is older."""
+GATHERED = 2**24
+"""Values of gathered keys held at once by `index_scores` (64 MiB in float32)."""
 NONE = 2**30
 """Places without a key hold this index plus their column: more than any key's, and no two alike."""
 
@@ -129,11 +130,18 @@ def _first_of_ties(value: Tensor, index: Tensor, least: Tensor, k: int) -> Tenso
 
 
 @torch.no_grad()
-def select_keys(q: Tensor, weights: Tensor, keys: Tensor, start: int, k: int) -> Tensor:
-    """Int [T, min(k, n)]: each query's best keys, ascending, -1 behind the last; query t sees keys 0 .. start + t.
+def select_keys(q: Tensor, weights: Tensor, keys: Tensor, start: int, k: int, bounds: list[int]) -> Tensor:
+    """See `kernels.indexer.select_keys`."""
+    if len(bounds) == 2:
+        return _select(q, weights, keys, start, k)
+    width = min(k, max(b - a for a, b in pairwise(bounds)))
+    parts = [_select(q[a:b], weights[a:b], keys[a:b], 0, k) for a, b in pairwise(bounds)]
+    shifted = [torch.where(x < 0, x, x + a) for x, a in zip(parts, bounds[:-1], strict=True)]
+    return torch.cat([pad(x, (0, width - x.shape[1]), value=-1) for x in shifted])
 
-    q [T, J, d] and weights [T, J] (scores' scale included) of the indexer's heads, keys [n, d], n >= start + T.
-    """
+
+def _select(q: Tensor, weights: Tensor, keys: Tensor, start: int, k: int) -> Tensor:
+    """`select_keys` of one sequence."""
     tokens, heads, d = q.shape
     end = start + tokens
     if end <= k:
@@ -192,3 +200,16 @@ def _each(f: Callable[[int], None], threads: int) -> None:
         torch.set_num_threads(
             threads
         )  # threads that start later take the number that was set last, here that of a worker
+
+
+def index_scores(q: Tensor, weights: Tensor, keys: Tensor, index: Tensor, scale: float) -> Tensor:
+    """See `kernels.indexer.index_scores`. The gathered keys are made piece by piece, and again in the backward pass."""
+
+    def piece(q: Tensor, weights: Tensor, keys: Tensor, index: Tensor) -> Tensor:
+        own = keys.index_select(0, index.clamp_min(0).flatten()).view(*index.shape, -1)
+        dots = torch.relu(torch.bmm(q, own.mT)) * scale
+        return torch.bmm(weights.unsqueeze(1), dots).squeeze(1)
+
+    size = max(1, GATHERED // (index.shape[1] * q.shape[2]))
+    parts = zip(q.split(size), weights.split(size), index.split(size), strict=True)
+    return torch.cat([checkpoint(piece, a, b, keys, i, use_reentrant=False) for a, b, i in parts])

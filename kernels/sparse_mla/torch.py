@@ -65,19 +65,21 @@ class _Sparse(Function):
 
 
 def sparse_attend(q: Tensor, latents: Tensor, index: Tensor, rank: int, scale: float) -> Tensor:
-    """softmax(scale q . c) c over the latents that `index` names: the absorbed form of latent attention.
-
-    q [T, h, D], latents [n, D] whose first `rank` columns are the values, index Int [T, k] (-1: none, but at least one
-    is named). Returns [T, h, rank].
-    """
+    """See `kernels.sparse_mla.sparse_attend`."""
     return call(_Sparse, q, latents, index, rank, scale)
 
 
 @torch.no_grad()
 def sparse_shares(q: Tensor, latents: Tensor, index: Tensor, scale: float) -> Tensor:
-    """[T, k]: the probabilities of `sparse_attend`, averaged over heads; 0 where no latent is named. No gradient."""
+    """See `kernels.sparse_mla.sparse_shares`."""
     out = []
     for part in _parts(index, latents.shape[1]):
         read, none, _ = _read(latents, index[part])
         out.append(torch.softmax(torch.baddbmm(none, q[part], read.mT, alpha=scale), -1).mean(1))
     return torch.cat(out)
+
+
+@torch.no_grad()
+def sparse_decode(q: Tensor, latents: Tensor, index: Tensor, rank: int, scale: float) -> Tensor:
+    """See `kernels.sparse_mla.sparse_decode`, of one pool of latents."""
+    return sparse_attend(q, latents, index, rank, scale)

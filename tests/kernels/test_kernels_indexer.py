@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels import topk
+from kernels.indexer import select_keys
+from kernels.indexer import torch as streamed
 
 
 def wanted(scores: Tensor, start: int, k: int) -> list[list[int]]:
@@ -54,26 +55,26 @@ def case(kind: str, tokens: int, n: int, seed: int) -> tuple[Tensor, Tensor, Ten
 def test_is_a_stable_sort_of_the_visible_scores(kind: str, tokens: int, start: int, k: int, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Tiles of eight keys, or twice as many as are chosen, and a few queries; spans of three tiles.
-        patch.setattr(topk, "WIDTH", {True: 8, False: 8})
-        patch.setattr(topk, "CELLS", {True: 120, False: 120})
-        patch.setattr(topk, "TILES", 3)
+        patch.setattr(streamed, "WIDTH", {True: 8, False: 8})
+        patch.setattr(streamed, "CELLS", {True: 120, False: 120})
+        patch.setattr(streamed, "TILES", 3)
         q, w, keys = case(kind, tokens, start + tokens, seed)
         scores = (torch.relu(q @ keys.mT) * w.unsqueeze(-1)).sum(1)
-        assert chosen(topk.select_keys(q, w, keys, start, k)) == wanted(scores, start, k)
+        assert chosen(select_keys(q, w, keys, start, k)) == wanted(scores, start, k)
 
 
 def test_tiles_of_the_usual_size_choose_the_same() -> None:
     q, w, keys = case("random", 300, 6000, 0)
     scores = (torch.relu(q @ keys.mT) * w.unsqueeze(-1)).sum(1)
-    assert chosen(topk.select_keys(q, w, keys, 5700, 100)) == wanted(scores, 5700, 100)
+    assert chosen(select_keys(q, w, keys, 5700, 100)) == wanted(scores, 5700, 100)
 
 
 def test_threads_share_the_queries_and_leave_the_setting_alone() -> None:
     q, w, keys = case("tied", 700, 700, 1)
-    alone = topk.select_keys(q, w, keys, 0, 30)
+    alone = select_keys(q, w, keys, 0, 30)
     torch.set_num_threads(2)
     try:
-        assert torch.equal(topk.select_keys(q, w, keys, 0, 30), alone)
+        assert torch.equal(select_keys(q, w, keys, 0, 30), alone)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
@@ -82,5 +83,5 @@ def test_threads_share_the_queries_and_leave_the_setting_alone() -> None:
 def test_scores_that_are_no_numbers_choose_something() -> None:
     q, w, keys = case("random", 8, 40, 2)
     keys[7] = torch.nan
-    assert topk.select_keys(q, w, keys, 32, 5).shape == (8, 5)
-    assert topk.select_keys(q * torch.nan, w, keys, 32, 5).shape == (8, 5)
+    assert select_keys(q, w, keys, 32, 5).shape == (8, 5)
+    assert select_keys(q * torch.nan, w, keys, 32, 5).shape == (8, 5)
