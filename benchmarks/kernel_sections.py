@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import kernel_experts
 from kernels.paths import ran, use
 
 HEADS, WIDTH = 96, 128
@@ -435,12 +436,22 @@ def fla(b: Bench) -> None:
     b.measure(f"  fla forward + backward T={t}", both, flop=4 * flop, byte=read + t * HEADS * (18.0 * WIDTH + 4))
 
 
-SECTIONS = {"ceiling": ceiling, "mx": mx, "decode": decode, "kda": kda, "logprob": logprob, "parts": parts, "fla": fla}
+SECTIONS = {
+    "ceiling": ceiling,
+    "mx": mx,
+    "decode": decode,
+    "kda": kda,
+    "logprob": logprob,
+    "parts": parts,
+    "router": kernel_experts.router,
+    "experts": kernel_experts.experts,
+    "fla": fla,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("section", choices=list(SECTIONS))
+    parser.add_argument("sections", type=lambda text: text.split(","))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--shard", type=int, default=0)
@@ -451,8 +462,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     bench = Bench(args)
-    with bench.caught(args.section):
-        SECTIONS[args.section](bench)
+    for section in args.sections:
+        with bench.caught(section):
+            SECTIONS[section](bench)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kernels.experts.torch import DENSE_MACS
 from kernels.kda import kda_step_
 from kernels.mx import RoundMxfp8
 from model.activations import SituMLP
@@ -27,7 +28,7 @@ from model.dsa import picks_of, select_topk
 from model.kda import KDA
 from model.logprob import NEVER
 from model.mla import MLA
-from model.moe import DENSE_MACS, Experts, LatentMoE
+from model.moe import Experts, LatentMoE
 
 if TYPE_CHECKING:
     from model.decoder import DecoderLayer, Policy
