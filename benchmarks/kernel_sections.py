@@ -1,4 +1,4 @@
-"""What `benchmarks.kernels` measures, one section in one process: a JSON row a measurement, after `@@`."""
+"""What `benchmarks.kernels` measures, in a process of its own: a JSON row a measurement, after `@@`."""
 
 from __future__ import annotations
 
