@@ -37,6 +37,8 @@ TILES: dict[int, dict[str, int]] = {
     4: {"BN": 64, "BK": 32, "num_warps": 4, "num_stages": 2},
 }
 """By bytes of an element: columns and depth of a product's tile."""
+SLOPE = 2
+"""`slope` takes that part of a tile's columns: with all of them its five tiles at the end spill 1 kB a thread (sm_90)."""
 ROWS = {2: 128, 4: 64}
 """Most rows of a tile; fewer where experts have fewer, at least 16."""
 SWEEP = [
@@ -249,9 +251,9 @@ class _Launch:
         self.order = rows.ends if rows.order is None else rows.order
         self.of_torch = PRODUCTS == "torch" and rows.pairs > 0 and _torch_multiplies(x, self.latent, self.inner)
 
-    def cut(self, columns: int) -> tuple[int, int]:
-        """(programs, parts of the columns)."""
-        parts = triton.cdiv(columns, self.tile["BN"])
+    def cut(self, columns: int, width: int) -> tuple[int, int]:
+        """(programs, parts of so many columns)."""
+        parts = triton.cdiv(columns, width)
         return self.tiles * parts, parts
 
     def tokens(self, x: Tensor) -> Tensor:
@@ -280,7 +282,7 @@ class _Launch:
     def product(
         self, x: Tensor, w: Tensor, out: Tensor, act: Tensor, columns: int, transposed: bool = False, **flags: bool
     ) -> None:
-        programs, parts = self.cut(columns)
+        programs, parts = self.cut(columns, self.tile["BN"])
         if programs:
             depth = x.shape[1]
             strides = (1, columns) if transposed else (depth, 1)
@@ -295,7 +297,8 @@ class _Launch:
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """(gradient of both branches, weighted act, gradient of the weights of sorted pairs [P] or None)."""
         dboth = torch.empty_like(both)
-        programs, parts = self.cut(self.inner)
+        tile = self.tile | {"BN": self.tile["BN"] // SLOPE}
+        programs, parts = self.cut(self.inner, tile["BN"])
         partial = torch.empty(parts, self.rows.pairs, dtype=torch.float32, device=act.device)
         scaled = act if weights is None else torch.empty_like(act)
         made = grad
@@ -305,7 +308,7 @@ class _Launch:
             _slope[(programs,)](
                 made, self.order, w2, both, act, act if weights is None else weights, dboth, scaled, partial,
                 self.rows.ends, self.tiles, parts, self.experts, self.latent, self.inner, self.rows.pairs, *self.caps,
-                MADE=self.of_torch, CAPPED=self.capped, BM=self.height, **self.shape, **self.tile,
+                MADE=self.of_torch, CAPPED=self.capped, BM=self.height, **self.shape, **tile,
             )  # fmt: skip
         return dboth, scaled, None if weights is None else partial.sum(0)
 

@@ -34,6 +34,7 @@ def take(path: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
     monkeypatch.setattr(triton, "PRODUCTS", "torch" if "torch" in path else "triton")
     if DEVICE == "cpu":  # the interpreter's time is that of calls: few tiles, but more than one of rows and of columns
+        monkeypatch.setattr(triton, "PROGRAMS", 4)
         monkeypatch.setattr(triton, "TILES", {size: tile | {"BN": 32} for size, tile in triton.TILES.items()})
     return "triton"
 
