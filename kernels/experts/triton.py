@@ -38,7 +38,7 @@ TILES: dict[int, dict[str, int]] = {
 }
 """By bytes of an element: columns and depth of a product's tile."""
 SLOPE = 2
-"""`slope` takes that part of a tile's columns: with all of them its five tiles at the end spill 1 kB a thread (sm_90)."""
+"""`slope` takes that part of a tile's columns: with all of them its five tiles at the end spill 1 kB a thread."""
 ROWS = {2: 128, 4: 64}
 """Most rows of a tile; fewer where experts have fewer, at least 16."""
 SWEEP = [
@@ -329,11 +329,11 @@ class _Launch:
 
 
 def _torch_multiplies(x: Tensor, *widths: int) -> bool:
-    """Whether torch's grouped products take such rows; under the interpreter always, to be tested."""
+    """Whether torch's grouped products take such rows; under the interpreter on a CPU too, to be tested."""
+    aligned = not any(width * x.element_size() % 16 for width in widths)
     if not x.is_cuda:
-        return True
-    aligned = x.dtype == torch.bfloat16 and not any(width % 8 for width in widths)
-    return aligned and torch.cuda.get_device_capability(x.device)[0] == 9
+        return aligned
+    return aligned and x.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x.device)[0] == 9
 
 
 def _combined(
