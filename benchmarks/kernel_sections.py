@@ -1,4 +1,4 @@
-"""What `benchmarks.kernels` measures, one section in one process: a JSON row a measurement, after `@@`."""
+"""What `benchmarks.kernels` measures, in a process of its own: a JSON row a measurement, after `@@`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import kernel_experts
 from kernels.paths import ran, use
 
 HEADS, WIDTH = 96, 128
@@ -456,13 +457,15 @@ SECTIONS = {
     "parts": parts,
     "indexer": indexer,
     "sparse": sparse,
+    "router": kernel_experts.router,
+    "experts": kernel_experts.experts,
     "fla": fla,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("section", choices=list(SECTIONS))
+    parser.add_argument("sections", type=lambda text: text.split(","))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--shard", type=int, default=0)
@@ -473,8 +476,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     bench = Bench(args)
-    with bench.caught(args.section):
-        SECTIONS[args.section](bench)
+    for section in args.sections:
+        with bench.caught(section):
+            SECTIONS[section](bench)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """Every Triton operator at its size in Kimi K3, beside the public peers that are installed, on one GPU.
 
-    python -m benchmarks.kernels                     everything, seven minutes
-    python -m benchmarks.kernels --only kda,mx       some operators
-    python -m benchmarks.kernels --device cpu        the script itself, at tiny sizes under Triton's interpreter
+    jointrl bench kernels                            everything, eight minutes; also `python -m benchmarks.kernels`
+    jointrl bench kernels --only kda,mx              some operators
+    jointrl bench kernels --device cpu               the torch paths on one CPU thread: what a machine without CUDA gets
+    jointrl bench kernels --device interpreter       the script itself, at tiny sizes under Triton's interpreter
 
 Needs torch and triton; fla is a peer if it can be imported. Each operator runs in a process of its own with a time
 limit; a first round of processes at tiny sizes, all at once, compiles into Triton's cache. Times are medians by CUDA
 events with the L2 cache flushed before each run. A floor is the larger of operations over the matrix rate and bytes
 over the copy bandwidth, both measured here first. `x floor` of a peer is over the same floor. Lines are kept in
-benchmarks/results/kernels.json, or under $OUT if that is set, and there also the rows with every traceback.
+benchmarks/results/kernels.json, or under $OUT if that is set, and there also the rows with every traceback. Those of
+the CPU (`benchmarks.kernels_cpu`) are kept in kernels-cpu.json.
 """
 
 from __future__ import annotations
@@ -33,14 +35,16 @@ LIMITS = {
     "parts": 40,
     "indexer": 60,
     "sparse": 90,
+    "router": 30,
+    "experts": 90,
     "fla": 300,
 }
 """Seconds of each operator, the imports included."""
-COMPILED = ("kda", "sparse", "indexer", "decode", "parts", "mx")
+COMPILED = ("kda", "experts", "sparse", "indexer", "decode", "parts", "mx", "router")
 """What is worth a compiling round, longest first."""
 WARM = 75
 """Seconds of the compiling round."""
-COMMAND = "python -m benchmarks.kernels"
+COMMAND = "jointrl bench kernels"
 
 
 def collect(process: subprocess.Popen[str], limit: float, quiet: bool = False) -> tuple[list[dict[str, Any]], str]:
@@ -59,9 +63,12 @@ def collect(process: subprocess.Popen[str], limit: float, quiet: bool = False) -
     return rows, rest + note
 
 
-def start(section: str, args: argparse.Namespace, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", "-m", "benchmarks.kernel_sections", section, "--device", args.device, *more]
-    env = os.environ | {"OMP_NUM_THREADS": "4"} | ({"TRITON_INTERPRET": "1"} if args.device == "cpu" else {})
+def start(sections: str, device: str, *more: str) -> subprocess.Popen[str]:
+    """A process that measures these sections on "cuda", or checks them under the "interpreter"."""
+    where = "cuda" if device == "cuda" else "cpu"
+    command = [sys.executable, "-u", "-m", "benchmarks.kernel_sections", sections, "--device", where, *more]
+    alone = {"OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+    env = os.environ | ({"OMP_NUM_THREADS": "4"} if device == "cuda" else alone)
     here = Path(__file__).resolve().parent.parent
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=here)
 
@@ -75,18 +82,35 @@ def show(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Measure on the device that was asked for, or that there is."""
     parser = argparse.ArgumentParser(prog=COMMAND)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=420.0, help="of the whole run; fla comes last")
+    parser.add_argument("--only", default="", help="sections, with commas between them")
+    parser.add_argument("--device", choices=("cuda", "cpu", "interpreter"), help="default: cuda if there is one")
+    parser.add_argument("--seconds", type=float, default=480.0, help="of the whole run; fla comes last")
     parser.add_argument("--no-warm", action="store_true", help="compile when it is needed")
     args = parser.parse_args()
+    import torch
+
+    if args.device is None and not torch.cuda.is_available():
+        print("There is no CUDA device here: no Triton kernel is timed. What follows are the torch paths on the CPU.\n")
+        args.device = "cpu"
+    folder = Path(os.environ["OUT"]) if os.environ.get("OUT") else RESULTS
+    if args.device == "cpu":
+        from benchmarks import kernels_cpu
+
+        kernels_cpu.main([n for n in args.only.split(",") if n], folder, args.seconds)
+    else:
+        on_gpu(args, args.device or "cuda", folder)
+
+
+def on_gpu(args: argparse.Namespace, device: str, folder: Path) -> None:
+    """Every section in its own process, after a round that compiles; under the interpreter nothing is written."""
     began = time.time()
     names = [n for n in LIMITS if n in args.only.split(",") or not args.only or n == "ceiling"]
     rows, more = [], ["--peak", "790", "--bandwidth", "4.3"]
-    if args.device != "cpu" and not args.no_warm:
+    if device == "cuda" and not args.no_warm:
         warm = [
-            start(n, args, "--warm", "--shard", str(i), "--shards", "4")
+            start(n, device, "--warm", "--shard", str(i), "--shards", "4")
             for n in COMPILED
             for i in range(4)
             if n in names
@@ -107,7 +131,7 @@ def main() -> None:
             continue
         at = time.time()
         limit = min(LIMITS[name], left)
-        found, text = collect(start(name, args, *more, "--limit", str(limit - 3)), limit)
+        found, text = collect(start(name, device, *more, "--limit", str(limit - 3)), limit)
         rows += found
         for row in found:
             if "peak" in row:
@@ -115,9 +139,8 @@ def main() -> None:
         print(f"[{name}] {time.time() - at:.0f} s", flush=True)
         if text.strip():
             print(text.strip()[-2000:], flush=True)
-    folder = Path(os.environ["OUT"]) if os.environ.get("OUT") else RESULTS
-    hardware = next((row["note"] for row in rows if "peak" in row), args.device)
-    if args.device != "cpu":
+    hardware = next((row["note"] for row in rows if "peak" in row), device)
+    if device == "cuda":
         lines = [as_line(row) for row in rows if "failed" not in row and row.get("target")]
         write(folder / "kernels.json", lines, ("torch", "triton"), hardware)
     if os.environ.get("OUT"):

@@ -1,13 +1,9 @@
-"""Moving tokens between packed [N, ...] and padded [B, T, ...] form, and between tokens and their experts.
-
-All moves are permutations or repeats, so both directions are gathers: no index_add.
-"""
+"""Moving tokens between packed [N, ...] and padded [B, T, ...] form: permutations, so both directions are gathers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -45,50 +41,3 @@ def scatter_rows(x: Tensor, index: Tensor, rows: int) -> Tensor:
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """x[index] for distinct indices [N]."""
     return call(_Gather, x, index)
-
-
-class _ToPairs(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor, k: int) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(inverse)
-        ctx.k = k
-        return x.index_select(0, order // k)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
-        return grad.index_select(0, ctx.saved_tensors[0]).unflatten(0, (-1, ctx.k)).sum(1), None, None, None
-
-
-class _FromPairs(Function):
-    @staticmethod
-    def forward(ctx: Any, pairs: Tensor, weights: Tensor, order: Tensor, inverse: Tensor) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(pairs, weights, order, inverse)
-        back = pairs.index_select(0, inverse).unflatten(0, weights.shape)
-        return back.mul_(weights.unsqueeze(-1)).sum(1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        pairs, weights, order, inverse = ctx.saved_tensors
-        back = pairs.index_select(0, inverse).unflatten(0, weights.shape)
-        dweights = back.mul_(grad.unsqueeze(1)).sum(-1)
-        spread = grad.index_select(0, order // weights.shape[1])
-        return spread.mul_(weights.flatten()[order].unsqueeze(-1)), dweights, None, None
-
-
-def expert_order(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(order [NK], inverse [NK], counts [E]): `order` sorts the pairs of chosen [N, K] by expert, stably."""
-    flat = chosen.flatten()
-    order = torch.argsort(flat, stable=True)
-    inverse = torch.empty_like(order)
-    inverse[order] = torch.arange(order.shape[0], device=order.device)
-    return order, inverse, torch.bincount(flat, minlength=experts)
-
-
-def to_pairs(x: Tensor, order: Tensor, inverse: Tensor, k: int) -> Tensor:
-    """Rows of x [N, L] for each token-expert pair, sorted by expert: [NK, L]."""
-    return call(_ToPairs, x, order, inverse, k)
-
-
-def from_pairs(pairs: Tensor, weights: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Sum over k of weights [N, K] times the pairs' rows [NK, L] (sorted by expert): [N, L]."""
-    return call(_FromPairs, pairs, weights, order, inverse)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.conv import conv_silu
-from kernels.kda import kda_chunk
+from kernels.kda import kda_attend, kda_chunk, takes_raw
 from kernels.norm import gated_head_norm, l2_norm
 from model.config import K3Config
 from model.joined import Derived, Joined
@@ -62,14 +62,15 @@ class KDA(Derived):
         dt = torch.exp(math.log(1e-3) + u * (math.log(1e-1) - math.log(1e-3))).clamp_min(1e-4)
         self.dt_bias.copy_(dt + torch.log(-torch.expm1(-dt)))
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(conv inputs [N, 3D], output gate [N, D], log-decay [N, D], beta [N, heads])."""
-        d = self.width
-        inputs, gate, low, b = (x @ self._in().mT).split((3 * d, d, self.head_dim, self.heads), -1)
-        # exp(A_log) is clamped far above any trained value, so that inf * 0 cannot appear.
-        rate = self.A_log[: self.heads].clamp(max=20.0).exp().repeat_interleave(self.head_dim)
-        decay = torch.sigmoid(rate * torch.addmm(self.dt_bias, low, self.f_b_proj.weight.mT)) * self.lower_bound
-        return inputs, gate, decay, torch.sigmoid(b)
+    @property
+    def _a_log(self) -> Tensor:
+        """Clamped far above any trained value, so that exp of it times 0 is 0."""
+        return self.A_log[: self.heads].clamp(max=20.0)
+
+    def _decay(self, low: Tensor) -> Tensor:
+        """Log-decay [N, D]."""
+        rate = self._a_log.exp().repeat_interleave(self.head_dim)
+        return torch.sigmoid(rate * torch.addmm(self.dt_bias, low, self.f_b_proj.weight.mT)) * self.lower_bound
 
     def _output(self, o: Tensor, gate: Tensor) -> Tensor:
         """o [N, heads, V], gate [N, D] -> [N, H]."""
@@ -83,16 +84,38 @@ class KDA(Derived):
 
         Returns (y [N, H], the last W-1 conv inputs of each row [B, W-1, 3D], state after each row's last token).
         """
-        inputs, gate, decay, beta = self._project(x)
+        sizes = (3 * self.width, self.width, self.head_dim, self.heads)
+        inputs, gate, low, b = (x @ self._in().mT).split(sizes, -1)
         before = self.taps - 1
         carried = inputs.new_zeros(packing.batch, before, 3 * self.width) if conv is None else conv
         inputs = torch.cat((inputs, inputs.new_zeros(1, 3 * self.width), carried.flatten(0, 1)))
         windows, tails = packing.windows(before)
         qkv = conv_silu(inputs.index_select(0, windows.flatten()).unflatten(0, windows.shape), self._conv().squeeze(1))
-        qkv = qkv.view(*qkv.shape[:2], 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4).contiguous()
-        q, k, v = qkv.unbind(0)
+        qkv = qkv.view(*qkv.shape[:2], 3, self.heads, self.head_dim)
+        if takes_raw(x, self.head_dim):
+            z = (low @ self.f_b_proj.weight.mT).unflatten(-1, (self.heads, self.head_dim))
+            o, state = self._attend(packing, (*packing.from_tiles(qkv).unbind(1), z, b), state)
+            return self._output(o, gate), inputs[tails], state
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
         q, k = l2_norm(q, self.head_dim**-0.5), l2_norm(k)
-        g = packing.to_tiles(decay).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        g = packing.to_tiles(self._decay(low)).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         # Pads have beta = 0 and log-decay 0: they leave the state alone.
-        o, state = kda_chunk(q, k, v, g, packing.to_tiles(beta).transpose(1, 2), packing.tiles, state)
+        beta = packing.to_tiles(torch.sigmoid(b)).transpose(1, 2)
+        o, state = kda_chunk(q, k, v, g, beta, packing.tiles, state)
         return self._output(packing.from_tiles(o.transpose(1, 2)), gate), inputs[tails], state
+
+    def _attend(self, packing: Packing, inputs: tuple[Tensor, ...], state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """`kda_attend` of packed inputs [N, heads, ..]; rows that continue others start from their last states."""
+        gate = self._a_log, self.dt_bias.view(self.heads, self.head_dim)
+        parts, outs, states = packing.generations, [], []
+        if len(parts) == 1:
+            return kda_attend(*inputs, *gate, parts[0].bounds, state, self.lower_bound)
+        for i, part in enumerate(parts):
+            start = states[-1][part.parents] if i else None if state is None else state[part.rows]
+            given = (x.index_select(0, part.tokens) for x in inputs)
+            o, last = kda_attend(*given, *gate, part.bounds, start, self.lower_bound)
+            outs.append(o)
+            states.append(last)
+        tokens = torch.argsort(torch.cat([part.tokens for part in parts]))
+        rows = torch.argsort(torch.cat([part.rows for part in parts]))
+        return torch.cat(outs)[tokens], torch.cat(states)[rows]

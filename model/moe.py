@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from kernels.grouped import dense_situ_mlp, grouped_situ_mlp, straight_through
-from kernels.rows import expert_order, from_pairs, to_pairs
+from kernels.experts import routed_experts, straight_through
+from kernels.router import route
 from model.activations import SituMLP
 from model.balance import Histogram
 from model.config import K3Config
@@ -16,9 +16,6 @@ from model.joined import Derived
 from model.norms import RMSNorm
 from model.packing import Packing
 from model.quant import QuantSpec, straight_through_round
-
-DENSE_MACS = {True: 2**21, False: 2**28}
-"""Multiply-adds up to which running all experts on all tokens costs less than sorting them, on a CPU or elsewhere."""
 
 
 def check_routes(routes: Tensor, experts: int, place: Callable[[int], str]) -> None:
@@ -68,18 +65,12 @@ class Router(nn.Module):
         Where `routes` [N, K] is >= 0 those experts are used, with weights from the live dense scores.
         Equal scores go to the smaller expert index.
         """
-        scores = torch.sigmoid(nn.functional.linear(x.to(self.weight.dtype), self.weight))
-        biased = scores.detach() + self.e_score_correction_bias
-        ranked, order = torch.sort(biased, dim=-1, descending=True, stable=True)
-        chosen = order[:, : self.k]
-        if routes is not None:
-            chosen = torch.where(routes >= 0, routes.to(chosen.dtype), chosen)
-        elif self.histogram.enabled and self.training and torch.is_grad_enabled():
-            self.histogram.add(scores.detach(), ranked[:, self.k], self.e_score_correction_bias, copies)
-        picked = scores.gather(1, chosen)
-        if self.renormalise:
-            picked = picked / (picked.sum(-1, keepdim=True) + 1e-20)
-        return picked * self.factor, chosen
+        logits = nn.functional.linear(x.to(self.weight.dtype), self.weight)
+        bias = self.e_score_correction_bias
+        routed = route(logits, bias, self.k, routes, self.renormalise, self.factor)
+        if routes is None and self.histogram.enabled and self.training and torch.is_grad_enabled():
+            self.histogram.add(routed.scores, routed.next, bias, copies)
+        return routed.weights, routed.chosen
 
 
 class Experts(Derived):
@@ -116,18 +107,11 @@ class Experts(Derived):
             raise RuntimeError("expert weights changed: call refresh_quantized() before the next forward")
         return straight_through(self._cached[0], self.w1, self.w3), straight_through(self._cached[1], self.w2)
 
-    def forward(self, z: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """Weighted sum of the chosen experts' outputs: z [N, L], weights and chosen [N, K] -> [N, L]."""
+    def forward(self, z: Tensor, weights: Tensor, chosen: Tensor, norm: RMSNorm | None = None) -> Tensor:
+        """Weighted sum of the chosen experts' outputs, then `norm`: z [N, L], weights and chosen [N, K] -> [N, L]."""
         rounding = self.quant.activation_rounding
-        w13, w2 = self.gemm_weights()
-        if not torch.is_grad_enabled() and z.shape[0] * w13.numel() <= DENSE_MACS[z.device.type == "cpu"]:
-            return dense_situ_mlp(
-                z if rounding is None else rounding(z), w13, w2, weights, chosen, self.betas, rounding
-            )
-        order, inverse, counts = expert_order(chosen, w2.shape[0])
-        pairs = to_pairs(straight_through_round(z, rounding), order, inverse, chosen.shape[1])
-        out = grouped_situ_mlp(pairs, w13, w2, counts.tolist(), self.betas, rounding)
-        return from_pairs(out, weights, order, inverse)
+        z, after = straight_through_round(z, rounding), None if norm is None else (norm.weight, norm.eps)
+        return routed_experts(z, *self.gemm_weights(), weights, chosen, self.betas, rounding, after)
 
 
 class LatentMoE(nn.Module):
@@ -146,6 +130,7 @@ class LatentMoE(nn.Module):
     def forward(self, x: Tensor, routes: Tensor | None = None, copies: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Real tokens only: x [N, H], routes [N, K] and copies [N] or None -> (y [N, H], chosen Long [N, K])."""
         weights, chosen = self.gate(x, routes, copies)
-        u = self.experts(self.routed_expert_down_proj(x), weights, chosen)
-        y = self.routed_expert_up_proj(self.routed_expert_norm(u))
-        return y + self.shared_experts(x), chosen
+        z, norm = self.routed_expert_down_proj(x), self.routed_expert_norm
+        own = type(self.experts) is Experts
+        u = self.experts(z, weights, chosen, norm) if own else norm(self.experts(z, weights, chosen))
+        return self.routed_expert_up_proj(u) + self.shared_experts(x), chosen

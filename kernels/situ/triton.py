@@ -27,16 +27,31 @@ def _tanh(x):
 
 
 @triton.jit
+def _unit(g, u, beta, cap, CAPPED: tl.constexpr):
+    if CAPPED:
+        u = cap * _tanh(u / cap)
+    return beta * _tanh(g / beta) * _sigmoid(g) * u
+
+
+@triton.jit
+def _slopes(d, g, u, beta, cap, CAPPED: tl.constexpr):
+    """Gradients of gate and up branch, given the unit's d."""
+    t, s = _tanh(g / beta), _sigmoid(g)
+    slope = tl.full(u.shape, 1.0, tl.float32)
+    if CAPPED:
+        c = _tanh(u / cap)
+        u, slope = cap * c, 1.0 - c * c
+    return d * u * s * ((1.0 - t * t) + beta * t * (1.0 - s)), d * beta * t * s * slope
+
+
+@triton.jit
 def _forward(x, out, width, parts, beta, cap, CAPPED: tl.constexpr, BLOCK: tl.constexpr):
     row = (tl.program_id(0) // parts).to(tl.int64)
     column = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     there = column < width
     g = tl.load(x + row * 2 * width + column, mask=there, other=0.0).to(tl.float32)
     u = tl.load(x + row * 2 * width + width + column, mask=there, other=0.0).to(tl.float32)
-    if CAPPED:
-        u = cap * _tanh(u / cap)
-    y = beta * _tanh(g / beta) * _sigmoid(g) * u
-    tl.store(out + row * width + column, y.to(out.dtype.element_ty), mask=there)
+    tl.store(out + row * width + column, _unit(g, u, beta, cap, CAPPED).to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -47,13 +62,7 @@ def _backward(x, grad, dx, width, parts, beta, cap, CAPPED: tl.constexpr, BLOCK:
     g = tl.load(x + row * 2 * width + column, mask=there, other=0.0).to(tl.float32)
     u = tl.load(x + row * 2 * width + width + column, mask=there, other=0.0).to(tl.float32)
     d = tl.load(grad + row * width + column, mask=there, other=0.0).to(tl.float32)
-    t, s = _tanh(g / beta), _sigmoid(g)
-    slope = tl.full(u.shape, 1.0, tl.float32)
-    if CAPPED:
-        c = _tanh(u / cap)
-        u, slope = cap * c, 1.0 - c * c
-    dg = d * u * s * ((1.0 - t * t) + beta * t * (1.0 - s))
-    du = d * beta * t * s * slope
+    dg, du = _slopes(d, g, u, beta, cap, CAPPED)
     tl.store(dx + row * 2 * width + column, dg.to(dx.dtype.element_ty), mask=there)
     tl.store(dx + row * 2 * width + width + column, du.to(dx.dtype.element_ty), mask=there)
 

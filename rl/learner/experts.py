@@ -19,7 +19,7 @@ from deepspeed.module_inject.auto_ep_config import AutoEPConfig, MoELayerSpec
 from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
 from torch import Tensor, nn
 
-from kernels.grouped import grouped_situ_mlp
+from kernels.experts import grouped_situ_mlp
 from model.hf import HFPolicy
 from model.moe import Experts, LatentMoE
 from model.quant import straight_through_round

@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.kda import TILE, Tiles, kda_chunk, kda_recurrent, kda_step_
+from kernels.kda import TILE, Tiles, kda_attend, kda_chunk, kda_recurrent, kda_step_
+from kernels.kda.reference import scan as fold
+from kernels.kda.segments import finish, scan, segment
+from kernels.paths import use
 
 DECAYS = {"slow": -9.0, "mixed": 0.0, "bound": 40.0}
 """Shift of the gate's logit: log-decay about -0.0006, -5..0, exactly -5."""
@@ -154,3 +157,63 @@ def test_agrees_with_transformers() -> None:
     want, last = glm.recurrent_kimi_delta_attention(q * 8**0.5, k, v, g, beta, state, True)
     torch.testing.assert_close(o, want, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(s, last, rtol=1e-4, atol=1e-5)
+
+
+# --- segments -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "decay"), [*(("torch", decay) for decay in DECAYS), ("reference", "mixed"), ("triton", "mixed")]
+)
+def test_segments_apart_and_joined_are_the_whole(path: str, decay: str) -> None:
+    """Two sequences cut into five segments, one of them empty; states, outputs and all gradients."""
+    if path == "triton":
+        pytest.importorskip("triton")
+    dtype = torch.float32 if path == "triton" else torch.float64
+    gen, heads, kd, vd = torch.Generator().manual_seed(3), 2, 5, 7
+    draw = lambda *shape: torch.randn(*shape, generator=gen, dtype=torch.float64).to(dtype)
+    lengths = [[3, 20, 0, 17, 1], [18, 2, 5, 0, 9]]
+    spread = 0.1 if decay == "bound" else 2.0
+    rows = [[draw(sum(n), heads, d) for d in (kd, kd, vd)] for n in lengths]
+    for row, n in zip(rows, lengths, strict=True):
+        row += [spread * draw(sum(n), heads, kd) + DECAYS[decay], draw(sum(n), heads)]
+    gate, start = [0.3 * draw(heads), 0.3 * draw(heads, kd)], draw(2, heads, kd, vd)
+    leaves = [x.requires_grad_() for x in (*rows[0], *rows[1], *gate, start)]
+    ends = [[sum(n[:i]) for i in range(6)] for n in lengths]
+
+    def whole() -> tuple[Tensor, Tensor]:
+        packed = (torch.cat(pair) for pair in zip(*rows, strict=True))
+        return kda_attend(*packed, *gate, [0, ends[0][-1], ends[0][-1] + ends[1][-1]], start)
+
+    def joined() -> tuple[Tensor, Tensor]:
+        parts, cuts = [], []
+        for i in range(5):
+            spans = [slice(*e[i : i + 2]) for e in ends]
+            packed = (torch.cat([x[s] for x, s in zip(pair, spans, strict=True)]) for pair in zip(*rows, strict=True))
+            cuts.append([0, lengths[0][i], lengths[0][i] + lengths[1][i]])
+            parts.append(segment(*packed, *gate, cuts[-1]))
+        maps = torch.stack([p.carry for p in parts]), torch.stack([p.last for p in parts])
+        states = fold(*maps, start).to(maps[1]) if path == "reference" else scan(*maps, start)
+        assert torch.equal(scan(*maps), scan(*maps, torch.zeros_like(start)))
+        outs = [finish(p, s, c) for p, s, c in zip(parts, states, cuts, strict=False)]
+        first = torch.cat([o[: c[1]] for o, c in zip(outs, cuts, strict=True)])
+        return torch.cat((first, *(o[c[1] :] for o, c in zip(outs, cuts, strict=True)))), states[-1]
+
+    limit = 2e-4 if path == "triton" else 1e-9
+    with use(path):
+        (o, last), (o2, last2) = whole(), joined()
+        gen.manual_seed(1)
+        ups = [draw(*o.shape), draw(*last.shape).to(last)]
+        want = [o, last, *torch.autograd.grad([o, last], leaves, ups)]
+        got = [o2, last2, *torch.autograd.grad([o2, last2], leaves, ups)]
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=limit, atol=limit)
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3, 8, 11])
+def test_the_scan_is_a_fold(segments: int) -> None:
+    gen = torch.Generator().manual_seed(segments)
+    draw = lambda *shape: torch.randn(*shape, generator=gen, dtype=torch.float64)
+    carries, lasts, start = 0.3 * draw(segments, 2, 3, 5, 5), draw(segments, 2, 3, 5, 7), draw(2, 3, 5, 7)
+    torch.testing.assert_close(scan(carries, lasts, start), fold(carries, lasts, start))
+    torch.testing.assert_close(scan(carries, lasts), fold(carries, lasts))

@@ -52,10 +52,13 @@ def run(path: str, inputs: list[Tensor], bounds: list[int], state: Tensor | None
     "bounds", [[0, 1], [0, 31], [0, 33], [0, 70], [0, 5, 5, 38, 70, 102]], ids=["1", "31", "33", "70", "varlen"]
 )
 def test_chunks_are_the_recurrence(bounds: list[int], gate: str, path: str) -> None:
+    varlen = len(bounds) > 2
     if path == "triton":
         pytest.importorskip("triton")
+        if gate != "mixed" and not varlen:
+            pytest.skip("the interpreter takes a second for each: other gates with sequences of all lengths alone")
     inputs, state = case(bounds, gate)
-    for start in (state, None):
+    for start in (state, None) if varlen or path == "torch" else (state,):
         want = run("reference", inputs, bounds, start, torch.float32)
         got = run(path, inputs, bounds, start, torch.float32)
         for name, a, b in zip(NAMES, got, want, strict=False):

@@ -9,9 +9,11 @@ from torch.nn import functional as F
 
 from kernels.attn_res import mix_norm
 from kernels.conv import conv_silu
-from kernels.grouped import dense_situ_mlp, grouped_situ_mlp, straight_through
+from kernels.experts import straight_through
+from kernels.experts.torch import dense_situ_mlp, from_pairs, grouped_situ_mlp, to_pairs
 from kernels.norm import gated_head_norm, l2_norm, rms_norm
-from kernels.rows import expert_order, from_pairs, gather_rows, scatter_rows, to_pairs
+from kernels.router import expert_order
+from kernels.rows import gather_rows, scatter_rows
 from kernels.situ import situ_glu
 
 

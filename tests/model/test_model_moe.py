@@ -10,8 +10,8 @@ from exact_cases import PLAIN, build, tokens
 from k3_oracle import randomised
 from torch import Tensor
 
-import model.moe as moe_module
 from kernels import mx
+from kernels.experts import torch as experts
 from model.balance import BINS, balance_update, enable_balancing
 from model.config import K3Config
 from model.moe import LatentMoE
@@ -92,9 +92,9 @@ def test_few_and_many_tokens_take_the_same_sum(monkeypatch: pytest.MonkeyPatch) 
     for quant, dtype, gap in ((PLAIN, torch.float64, 1e-12), (QuantSpec(), torch.float32, 1e-4)):
         moe, x = layer(quant, dtype=dtype), inputs(40, dtype)
         with torch.no_grad():
-            monkeypatch.setattr(moe_module, "DENSE_MACS", {True: 0})
+            monkeypatch.setattr(experts, "DENSE_MACS", {True: 0})
             sorted_, _ = moe(x)
-            monkeypatch.setattr(moe_module, "DENSE_MACS", {True: 2**60})
+            monkeypatch.setattr(experts, "DENSE_MACS", {True: 2**60})
             dense, _ = moe(x)
         torch.testing.assert_close(dense, sorted_, rtol=0, atol=gap)
 

@@ -175,13 +175,12 @@ def value_first_state(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
 def softplus_gate(old: Callable) -> Callable:
     """Kimi Linear's older gate, -exp(A_log) softplus(z), where the bounded one is meant."""
 
-    def project(self: KDA, x: Tensor):
-        inputs, gate, decay, beta = old(self, x)
+    def decay(self: KDA, low: Tensor):
         rate = self.A_log[: self.heads].exp().repeat_interleave(self.head_dim)
-        z = torch.logit((decay / self.lower_bound).clamp(1e-12, 1 - 1e-12)) / rate
-        return inputs, gate, -rate * torch.nn.functional.softplus(z), beta
+        z = torch.logit((old(self, low) / self.lower_bound).clamp(1e-12, 1 - 1e-12)) / rate
+        return -rate * torch.nn.functional.softplus(z)
 
-    return project
+    return decay
 
 
 # --- depth, norms, activations ------------------------------------------------------------------------------------
@@ -350,7 +349,7 @@ TRAPS = {
     "decay after the delta": Trap(code(model.kda, "kda_chunk", lambda _: recurrence(decay_after=True))),
     "S read along its other axis": Trap(code(model.kda, "kda_chunk", lambda _: recurrence(transposed=True))),
     "S value-first in the decode state": Trap(value_first_state, "d"),
-    "the older softplus gate": Trap(code(KDA, "_project", softplus_gate)),
+    "the older softplus gate": Trap(code(KDA, "_decay", softplus_gate)),
     "1/sqrt(d) in the depth mix": Trap(code(model.attn_res, "mix_norm", scaled_query)),
     "normalised values in the depth mix": Trap(code(model.attn_res, "mix_norm", normed_values)),
     "blocks filed before the source list": Trap(filed_before_the_mix),

@@ -1,4 +1,7 @@
-"""Expert MLPs over tokens sorted by expert, one autograd node: two products forwards and four backwards per expert."""
+"""Pairs of token and expert are copied, sorted, and each expert's rows are a product: two forwards, four backwards.
+
+Moving tokens to their pairs and back are permutations and repeats, so both directions are gathers: no index_add.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from kernels.node import call
-from kernels.situ import situ_backward, situ_forward
+from kernels.norm import rms_norm
+from kernels.router.torch import expert_order
+from kernels.situ.torch import situ_backward, situ_forward
+
+DENSE_MACS = {True: 2**21, False: 2**28}
+"""Multiply-adds up to which running all experts on all tokens costs less than sorting them, on a CPU or elsewhere."""
 
 
 class _GroupedMlp(Function):
@@ -62,11 +70,7 @@ def grouped_situ_mlp(
     betas: tuple[float, float | None],
     quantise: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """W2_e SiTU(W1_e x, W3_e x) of rows sorted by expert: x [P, L], w13 [E, 2I, L], w2 [E, L, I], counts [E] (sum P).
-
-    `quantise` rounds the input of W2, straight-through. An expert without rows gets a zero gradient, not none.
-    Returns [P, L].
-    """
+    """See `kernels.experts.grouped_situ_mlp`."""
     return call(_GroupedMlp, x, w13, w2, list(counts), betas, quantise)
 
 
@@ -81,7 +85,7 @@ def dense_situ_mlp(
 ) -> Tensor:
     """Weighted sum of the chosen experts, computed by running all of them: for few tokens, no sorting. No gradient.
 
-    x [N, L], weights and chosen [N, K]; the rest as `grouped_situ_mlp`. Returns [N, L].
+    See `kernels.experts.routed_experts`.
     """
     n, experts = x.shape[0], w13.shape[0]
     act = situ_forward((x @ w13.flatten(0, 1).mT).view(n, experts, -1), *betas)
@@ -89,6 +93,64 @@ def dense_situ_mlp(
         act = quantise(act)
     share = torch.zeros(n, experts, dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
     return act.mul_(share.unsqueeze(-1)).flatten(1) @ w2.mT.flatten(0, 1)
+
+
+class _ToPairs(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor, k: int) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(inverse)
+        ctx.k = k
+        return x.index_select(0, order // k)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        return grad.index_select(0, ctx.saved_tensors[0]).unflatten(0, (-1, ctx.k)).sum(1), None, None, None
+
+
+class _FromPairs(Function):
+    @staticmethod
+    def forward(ctx: Any, pairs: Tensor, weights: Tensor, order: Tensor, inverse: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(pairs, weights, order, inverse)
+        back = pairs.index_select(0, inverse).unflatten(0, weights.shape)
+        return back.mul_(weights.unsqueeze(-1)).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        pairs, weights, order, inverse = ctx.saved_tensors
+        back = pairs.index_select(0, inverse).unflatten(0, weights.shape)
+        dweights = back.mul_(grad.unsqueeze(1)).sum(-1)
+        spread = grad.index_select(0, order // weights.shape[1])
+        return spread.mul_(weights.flatten()[order].unsqueeze(-1)), dweights, None, None
+
+
+def to_pairs(x: Tensor, order: Tensor, inverse: Tensor, k: int) -> Tensor:
+    """Rows of x [N, L] for each token-expert pair, sorted by expert: [NK, L]."""
+    return call(_ToPairs, x, order, inverse, k)
+
+
+def from_pairs(pairs: Tensor, weights: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Sum over k of weights [N, K] times the pairs' rows [NK, L] (sorted by expert): [N, L]."""
+    return call(_FromPairs, pairs, weights, order, inverse)
+
+
+def routed_experts(
+    x: Tensor,
+    w13: Tensor,
+    w2: Tensor,
+    weights: Tensor,
+    chosen: Tensor,
+    betas: tuple[float, float | None],
+    quantise: Callable[[Tensor], Tensor] | None,
+    norm: tuple[Tensor, float] | None,
+) -> Tensor:
+    """See `kernels.experts.routed_experts`."""
+    if not torch.is_grad_enabled() and x.shape[0] * w13.numel() <= DENSE_MACS[x.device.type == "cpu"]:
+        out = dense_situ_mlp(x, w13, w2, weights, chosen, betas, quantise)
+    else:
+        order, inverse, counts = expert_order(chosen, w2.shape[0])
+        pairs = to_pairs(x, order, inverse, chosen.shape[1])
+        out = from_pairs(grouped_situ_mlp(pairs, w13, w2, counts.tolist(), betas, quantise), weights, order, inverse)
+    return out if norm is None else rms_norm(out, *norm)
 
 
 class _StraightThrough(Function):
