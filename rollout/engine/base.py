@@ -73,9 +73,8 @@ _SMALL = 1 << 16
 
 def _unpacked(*values: Any) -> Generation:
     """Inverse of `Generation.__reduce__` for small arrays."""
-    return Generation(
-        *(np.frombuffer(v[2], v[0]).reshape(v[1]) if isinstance(v, tuple) else v for v in values)  # type: ignore[arg-type]
-    )
+    columns: list[Any] = [np.frombuffer(v[2], v[0]).reshape(v[1]) if isinstance(v, tuple) else v for v in values]
+    return Generation(*columns)
 
 
 @dataclass(frozen=True)
