@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +13,15 @@ from model.config import K3Config
 from model.snapshot import Snapshot, fingerprint
 
 Rows = Tensor | Sequence[int]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, on a CPU of which only what is written takes memory: sixteen rows of a million tokens are 7 GB, and most
+    engines fill one."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    untouched = np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)  # calloc: unlike torch's, not written to
+    return torch.from_numpy(untouched).view(dtype).view(shape)
 
 
 class DecodeState:
@@ -42,10 +53,10 @@ class DecodeState:
         self.lengths = torch.zeros(capacity, dtype=torch.int64)
         self.recurrent = torch.zeros(kda, capacity, la.num_heads, la.head_dim, la.head_dim, dtype=wide, device=device)
         self.conv = torch.zeros(kda, capacity, la.short_conv_kernel_size - 1, 3 * la.width, dtype=dtype, device=device)
-        self.latent = torch.zeros(full, capacity, max_len, config.latent_dim, dtype=dtype, device=device)
+        self.latent = _zeros((full, capacity, max_len, config.latent_dim), dtype, self.device)
         self.index: Tensor | None = None
         if config.index_topk is not None:
-            self.index = torch.zeros(full, capacity, max_len, config.index_head_dim, dtype=dtype, device=device)
+            self.index = _zeros((full, capacity, max_len, config.index_head_dim), dtype, self.device)
 
     @property
     def nbytes(self) -> int:

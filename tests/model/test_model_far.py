@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,3 +97,18 @@ def test_several_threads_read_a_chunk_in_inference_mode_as_one_does() -> None:
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(got[1], got[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_state_takes_the_memory_of_what_is_written() -> None:
+    before = _resident()
+    state = Policy(K3Config.preset("tiny"), QuantSpec("none", "none")).new_state(16, 2**19)
+    assert state.nbytes > 3.7e9 and state.index is not None
+    for x in (state.latent, state.index):
+        assert not x[:, :, :: 2**16].any()
+        x[:, 3, :4096] = 1.0
+    assert _resident() - before < 2e8
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
