@@ -94,7 +94,8 @@ class KDA(Derived):
         qkv = qkv.view(*qkv.shape[:2], 3, self.heads, self.head_dim)
         if takes_raw(x, self.head_dim):
             z = (low @ self.f_b_proj.weight.mT).unflatten(-1, (self.heads, self.head_dim))
-            o, state = self._attend(packing, (*packing.from_tiles(qkv).unbind(1), z, b), state)
+            q, k, v = packing.from_tiles(qkv).unbind(1)
+            o, state = self._attend(packing, (q, k, v, z, b), state)
             return self._output(o, gate), inputs[tails], state
         q, k, v = qkv.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
         q, k = l2_norm(q, self.head_dim**-0.5), l2_norm(k)
@@ -104,16 +105,20 @@ class KDA(Derived):
         o, state = kda_chunk(q, k, v, g, beta, packing.tiles, state)
         return self._output(packing.from_tiles(o.transpose(1, 2)), gate), inputs[tails], state
 
-    def _attend(self, packing: Packing, inputs: tuple[Tensor, ...], state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _attend(
+        self, packing: Packing, inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], state: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """`kda_attend` of packed inputs [N, heads, ..]; rows that continue others start from their last states."""
         gate = self._a_log, self.dt_bias.view(self.heads, self.head_dim)
-        parts, outs, states = packing.generations, [], []
+        parts = packing.generations
+        outs: list[Tensor] = []
+        states: list[Tensor] = []
         if len(parts) == 1:
             return kda_attend(*inputs, *gate, parts[0].bounds, state, self.lower_bound)
         for i, part in enumerate(parts):
             start = states[-1][part.parents] if i else None if state is None else state[part.rows]
-            given = (x.index_select(0, part.tokens) for x in inputs)
-            o, last = kda_attend(*given, *gate, part.bounds, start, self.lower_bound)
+            q, k, v, z, b = (x.index_select(0, part.tokens) for x in inputs)
+            o, last = kda_attend(q, k, v, z, b, *gate, part.bounds, start, self.lower_bound)
             outs.append(o)
             states.append(last)
         tokens = torch.argsort(torch.cat([part.tokens for part in parts]))

@@ -217,8 +217,8 @@ class Packing:
                 spans = [torch.arange(self._first[r], self._first[r] + self._lengths[r]) for r in rows.tolist()]
                 before = place[parents[rows]] if out else rows[:0]
                 bounds = [0, *self._lengths[rows].cumsum(0).tolist()]
-                moved = (x.to(self.device) for x in (rows, before, torch.cat(spans)))
-                out.append(Generation(*moved, bounds))
+                rows, before, tokens = (x.to(self.device) for x in (rows, before, torch.cat(spans)))
+                out.append(Generation(rows, before, tokens, bounds))
         return out
 
     def windows(self, before: int) -> tuple[Tensor, Tensor]:

@@ -402,6 +402,7 @@ class _Experts(torch.autograd.Function):
         dw13 = launch.outer(dboth, x, False, True, w13)
         if order is not None:
             dx = _combined(dx, rows, None, None)[0]
+        if dweights is not None:
             dweights = dweights[inverse].view_as(weights).to(weights.dtype)
         return dx, dw13, dw2, dweights, dscale, None, None, None, None
 
