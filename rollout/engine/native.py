@@ -470,7 +470,7 @@ class NativeEngine:
         order.done[s.index] = generation
         if len(order.done) == len(request.sampling):
             out = [order.done[i] for i in range(len(request.sampling))]
-            read = {"prompt_routes": order.prompt_routes, "prompt_picks": order.prompt_picks}
+            read: dict[str, Any] = {"prompt_routes": order.prompt_routes, "prompt_picks": order.prompt_picks}
             read |= {"prompt_begin": order.prompt_begin, "cached_tokens": order.cached}
             out = [replace(g, **read) for g in out]
             self._finished.append((request.id, out))

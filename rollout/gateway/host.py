@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from rollout.engine.base import Engine, GenerateRequest, Generation, Progress, WeightManifest
+from rollout.engine.base import Engine, GenerateRequest, Generation, Key, Progress, WeightManifest
 
 T = TypeVar("T")
 
@@ -44,6 +44,10 @@ class Host:
     async def update_weights(self, manifest: WeightManifest, buckets: list[Any]) -> int:
         """See `Engine.update_weights`; buckets are the tensors themselves."""
         return await self._there(self._engine.update_weights(manifest, buckets))
+
+    async def export_state(self, key: Key, have: int) -> tuple[int, Any, Any]:
+        """See `Engine.export_state`."""
+        return await self._there(self._engine.export_state(key, have))
 
     async def stats(self) -> dict[str, float]:
         """See `Engine.stats`."""
