@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -208,9 +209,10 @@ class Packing:
         for rows in ((parents < 0).nonzero().squeeze(1), (parents >= 0).nonzero().squeeze(1)):
             if len(rows):
                 place[rows] = torch.arange(len(rows))
-                spans = [torch.arange(self._first[r], self._first[r] + self._lengths[r]) for r in rows.tolist()]
+                firsts, counts = self._first[rows].tolist(), self._lengths[rows].tolist()
+                spans = [torch.arange(first, first + n) for first, n in zip(firsts, counts, strict=True)]
                 before = place[parents[rows]] if out else rows[:0]
-                bounds = [0, *self._lengths[rows].cumsum(0).tolist()]
+                bounds = [0, *accumulate(counts)]
                 rows, before, tokens = (x.to(self.device) for x in (rows, before, torch.cat(spans)))
                 out.append(Generation(rows, before, tokens, bounds))
         return out
