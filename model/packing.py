@@ -205,7 +205,7 @@ class Packing:
         """All rows without parents; then, if there are any, those with."""
         parents = torch.full_like(self._lengths, -1) if self._parents is None else self._parents
         place = torch.empty_like(parents)
-        out = []
+        out: list[Generation] = []
         for rows in ((parents < 0).nonzero().squeeze(1), (parents >= 0).nonzero().squeeze(1)):
             if len(rows):
                 place[rows] = torch.arange(len(rows))
