@@ -48,7 +48,7 @@ def grouped_situ_mlp(
 
 
 def _path(x: Tensor):  # type: ignore[no-untyped-def]
-    path = pick("experts", x, "" if x.dtype in (float32, bfloat16) else f"inputs of {x.dtype}")
+    path = pick("experts", x, "" if x.dtype in (float32, bfloat16) else f"inputs of {x.dtype}", proven=False)
     if path == "triton":
         from kernels.experts import triton
 

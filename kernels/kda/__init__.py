@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import torch
 from torch import Tensor, bfloat16, float32
 
 from kernels.kda.reference import kda_recurrent
@@ -90,7 +91,12 @@ def _check_lower(lower: float) -> None:
 def takes_raw(like: Tensor, width: int) -> bool:
     """Whether heads of `width` in like's dtype belong into `kda_attend`: its path is not `torch`, of which a caller may
     as well take the parts."""
-    return pick("kda", like, _misfit(like, width)) != "torch"
+    return pick("kda", like, _misfit(like, width), _proven("kda")) != "torch"
+
+
+def _proven(operator: str) -> bool:
+    """The gradient's kernel was split after the run on a GPU in which it spilled."""
+    return operator != "kda" or not torch.is_grad_enabled()
 
 
 def _misfit(like: Tensor, width: int) -> str:
@@ -102,7 +108,7 @@ def _misfit(like: Tensor, width: int) -> str:
 def _path(operator: str, inputs: tuple[Tensor, ...]):  # type: ignore[no-untyped-def]
     """The module that runs this call."""
     q, v = inputs[0], inputs[2]
-    path = pick(operator, q, _misfit(q, max(q.shape[2], v.shape[2])))
+    path = pick(operator, q, _misfit(q, max(q.shape[2], v.shape[2])), _proven(operator))
     if path == "triton":
         from kernels.kda import triton
 
