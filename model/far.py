@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.sparse import sparse_attend
-from kernels.topk import select_keys
+from kernels.indexer import select_keys
+from kernels.sparse_mla import sparse_attend
 from model.dsa import Indexer
 
 GROUP = 64
