@@ -6,7 +6,10 @@ import asyncio
 import hashlib
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -176,3 +179,26 @@ def test_programs_of_codeio_write_nothing_where_we_stand(tmp_path: Path, monkeyp
             env.task("train", index, level)
             env.task("test", index, level)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_sets_are_the_same_whatever_the_hash_seed() -> None:
+    names = ["isomorphic_strings", "list_functions", "polynomial_multiplication", "ransom_note"]
+    code = (
+        "import sys\n"
+        "from environments.catalogue import resolve\n"
+        "for name in sys.argv[1:]:\n"
+        "    env = resolve(f'reasoning_gym/{name}')\n"
+        "    print([env.task('train', i, level).prompt for level in env.levels for i in range(3)])\n"
+    )
+    drawn = {
+        subprocess.run(
+            [sys.executable, "-c", code, *names],
+            env=os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    (told,) = drawn
+    assert told.count("\n") == len(names)

@@ -1,10 +1,12 @@
-"""Driver of reasoning_gym data sets whose rows are made by running programs: they run here, and can write nowhere."""
+"""Driver of reasoning_gym data sets whose rows need a process of their own: programs that make one run here, and can
+write nowhere; the hash seed is fixed, and so is what is drawn from the process's own generator."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
+import random
 import tempfile
 from typing import Any
 
@@ -21,5 +23,7 @@ def _dataset(name: str, size: int, seed: int, config: str) -> Any:
 
 def entry(name: str, size: int, seed: int, config: str, row: int) -> dict[str, Any]:
     """One row's question and answer."""
-    found = _dataset(name, size, seed, config)[row]
+    dataset = _dataset(name, size, seed, config)
+    random.seed(f"{seed}/{row}")  # list_functions draws from here too
+    found = dataset[row]
     return {"question": found["question"], "answer": found["answer"], "metadata": {}}
