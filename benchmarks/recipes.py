@@ -37,6 +37,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "muon": {"learner.optimizer": "muon", "learner.lr": 2e-4, "learner.lr_scale": _SMALL_FIRST},
     "lam_06": {"effort.low.lam": 0.6},
     "lam_08": {"effort.low.lam": 0.8},
+    "lam_10": {"effort.low.lam": 1.0},
     "low_more_often": {"effort.low.share": 1.6},
     "no_price": {"effort.kind": "none"},
     "no_qat": {"model.quant.expert_weights": "none", "model.quant.expert_activations": "none"},

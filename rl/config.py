@@ -180,7 +180,7 @@ class EffortConfig:
 
     kind: str = "budget"
     """budget (price and override), price (price only), or none (outcome alone: the negative control)."""
-    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.8, tau=3.0, share=1.5))
+    low: EffortLevel = field(default_factory=lambda: EffortLevel(lam=1.0, tau=3.0, share=1.5))
     medium: EffortLevel = field(default_factory=lambda: EffortLevel(enabled=False, lam=0.05, tau=4.0))
     high: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.02, tau=6.0))
     max: EffortLevel = field(default_factory=lambda: EffortLevel(lam=0.0, tau=12.0))
