@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import torch
-from torch import Tensor, bfloat16, float32
+from torch import Tensor, bfloat16, float32, is_grad_enabled
 
 from kernels.kda.reference import kda_recurrent
 from kernels.kda.torch import CENTRE, EPS, TILE, Tiles, kda_chunk, kda_step_
@@ -96,7 +95,7 @@ def takes_raw(like: Tensor, width: int) -> bool:
 
 def _proven(operator: str) -> bool:
     """The gradient's kernel was split after the run on a GPU in which it spilled."""
-    return operator != "kda" or not torch.is_grad_enabled()
+    return operator != "kda" or not is_grad_enabled()
 
 
 def _misfit(like: Tensor, width: int) -> str:
