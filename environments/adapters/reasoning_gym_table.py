@@ -275,7 +275,7 @@ PLAIN: dict[str, Source] = {
         "planning",
         "search",
         puzzles.knight_swap,
-        [{"min_nodes": 6, "max_nodes": 8, "min_steps": 2, "max_steps": 12}],
+        [{"min_nodes": 6, "max_nodes": 9, "min_steps": 4, "max_steps": 20}],
         made=40,
     ),
     "rush_hour": _row(
