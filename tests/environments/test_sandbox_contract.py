@@ -154,7 +154,7 @@ def test_a_service_goes_on_and_a_pause_stops_it_or_is_refused(rig: Rig) -> None:
     with rig.sandbox() as sandbox:
         command = "setsid sh -c 'while :; do echo x >> log; sleep 0.02; done' > /dev/null 2>&1 &"
         assert rig(sandbox.exec(command, background=True)).ok
-        rig(sandbox.exec("sleep 0.2"))
+        assert rig(sandbox.exec("until [ -s log ]; do sleep 0.05; done")).ok
         before = len(rig(sandbox.read_file("log")))
         assert before > 0
         if not sandbox.capabilities.pause:
@@ -165,8 +165,7 @@ def test_a_service_goes_on_and_a_pause_stops_it_or_is_refused(rig: Rig) -> None:
         with pytest.raises(SandboxError, match="paused"):
             rig(sandbox.exec("true"))
         rig(sandbox.resume())
-        rig(sandbox.exec("sleep 0.3"))
-        assert len(rig(sandbox.read_file("log"))) > before
+        assert rig(sandbox.exec(f"until [ $(stat -c %s log) -gt {before} ]; do sleep 0.05; done")).ok
 
 
 def test_a_closed_sandbox_is_lost_and_closing_twice_is_nothing(rig: Rig) -> None:

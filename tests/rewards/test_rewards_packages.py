@@ -43,7 +43,7 @@ OUTSIDE = b'<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><x>&a;</x>'
 def test_hostile_packages_are_none(data: bytes) -> None:
     begin = time.process_time()
     assert not read_workbook(data) and read_document(data) is None
-    assert time.process_time() - begin < 1.0
+    assert time.process_time() - begin < 10.0  # a bomb takes minutes
 
 
 def test_a_part_named_twice_is_refused() -> None:

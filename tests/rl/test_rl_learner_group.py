@@ -182,6 +182,7 @@ def test_a_missed_deadline_names_who_is_late():
         time.sleep(8 if rank == 1 else 0)
         return rank
 
+    ray.get([work.remote(0) for _ in range(3)])  # their processes are there
     with pytest.raises(LearnerError, match=r"\[1\] did not finish step within 2 s"):
         _bare()._gather([work.remote(r) for r in range(3)], "step", 2.0)
     assert _bare()._gather([work.remote(r) for r in (3, 2)], "step", 30) == [3, 2]
