@@ -14,30 +14,24 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.experts.torch import DENSE_MACS
 from kernels.kda import kda_step_
-from kernels.mx import RoundMxfp8
-from model.activations import SituMLP
 from model.cache import DecodeState
 from model.dsa import picks_of, select_topk
 from model.far import read_rows
 from model.kda import KDA
 from model.logprob import NEVER
 from model.mla import MLA, SPARSE_CORE
-from model.moe import Experts, LatentMoE
+from model.step_ffn import FeedForward, ffn_step
+from model.step_parts import Inverse, Space, columns
 
 if TYPE_CHECKING:
     from model.decoder import DecoderLayer, Policy
-
-_ROWS = 16
-"""Rows of an engine's smallest step: if running all experts on all rows pays there (DENSE_MACS), it is always done."""
-
 
 KEYS = 64
 """Keys of one product where rows are kept apart."""
@@ -66,30 +60,12 @@ class _Where:
 Mixer = Callable[[Tensor, _Where], Tensor]
 """(x [n, H], where) -> [n, D], to be multiplied by the mixer's `out` [D, H]."""
 
-FeedForward = Callable[[Tensor, Tensor], Tensor | None]
-"""Adds a layer's feed-forward part to the running sum: (x [n, H], sum [n, H]) -> chosen experts [n, K] or None."""
-
-
-class _Space:
-    """Rows of memory that every layer writes anew: it stays in the cache, and views of it are made once for each n."""
-
-    def __init__(self, like: Tensor, n: int) -> None:
-        self._like, self.n = like, n
-        self._held: dict[tuple[str, int], Tensor] = {}
-
-    def __call__(self, name: str, width: int) -> Tensor:
-        """[n, width], the same memory for the same name and width; undefined values."""
-        key = (name, width)
-        if key not in self._held:
-            self._held[key] = self._like.new_empty(self.n, width)
-        return self._held[key]
-
 
 class _Layout:
     """What n rows of one state need in every step, bound once."""
 
     def __init__(self, step: DecodeStep, state: DecodeState, n: int) -> None:
-        space = _Space(step.embedding, n)
+        space = Space(step.embedding, n)
         bank = step.embedding.new_empty(step.depth, n, step.embedding.shape[1])
         self.slots = bank.unbind(0)
         """The depth mix's sources [n, H], in the order in which they are filed; the last one is the running sum."""
@@ -114,11 +90,11 @@ class DecodeStep:
         mixes.append((body.output_attn_res_norm.weight, body.output_attn_res_proj.weight, body.norm.weight))
         self.mixes = [_DepthMix(key, query, config.rms_norm_eps) for key, query, _ in mixes]
         self.mixers = [_mixer(x.self_attn, x.input_layernorm.weight) for x in layers]
-        self.ffns = [_ffn(x.moe or x.mlp, x.post_attention_layernorm.weight, apart) for x in layers]
+        self.ffns = [ffn_step(x.moe or x.mlp, x.post_attention_layernorm.weight, apart) for x in layers]
         self.places = policy._slot
         """Per layer: its index among the state's layers of its kind."""
         self._marks = policy.marks
-        self._head = _columns(policy.lm_head.weight * config.logit_scale, body.norm.weight)
+        self._head = columns(policy.lm_head.weight * config.logit_scale, body.norm.weight)
         sparse = config.index_topk is not None and not apart and policy.device.type == "cpu"
         self._near = SPARSE_CORE * (config.index_topk or 0) if sparse else sys.maxsize
         """Tokens up to which a row attends under the mask of its selection, as all such rows at once."""
@@ -185,29 +161,12 @@ class DecodeStep:
         return _Where(longest, at, hidden, mask, picks, tiles, far)
 
 
-def _columns(weight: Tensor, norm: Tensor | None = None) -> Tensor:
-    """weight [out, in] (of a projection that reads a norm's output) as [in, out], the norm's weight [in] folded in."""
-    weight = weight.detach()
-    return (weight if norm is None else weight * norm.detach()).mT.contiguous()
-
-
-class _Inverse:
-    """1 / sqrt(mean of squares + eps) over the last axis, kept: [..., 1]."""
-
-    def __init__(self, like: Tensor, size: int, eps: float) -> None:
-        self._eps, self._share = like.new_tensor(eps), 1.0 / size
-
-    def __call__(self, x: Tensor) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return torch.addcmul(self._eps, norm, norm, value=self._share).rsqrt_()
-
-
 class _DepthMix:
     """`kernels.attn_res.mix_norm` without the last weight."""
 
     def __init__(self, key: Tensor, query: Tensor, eps: float) -> None:
         self._probe = key.detach() * query.detach().view(-1)
-        self._inverse = _Inverse(key, key.shape[0], eps)
+        self._inverse = Inverse(key, key.shape[0], eps)
 
     def __call__(self, sources: Tensor) -> Tensor:
         """sources [S, n, H] -> [n, H]."""
@@ -230,18 +189,18 @@ class _KDAStep:
     def __init__(self, m: KDA, norm: Tensor) -> None:
         self._heads, self._size, self._width = m.heads, m.head_dim, m.width
         inputs = (m.q_proj, m.k_proj, m.v_proj, m.g_proj, m.b_proj, m.f_a_proj)
-        self._in = _columns(torch.cat([p.weight for p in inputs]), norm)
+        self._in = columns(torch.cat([p.weight for p in inputs]), norm)
         rate = m.A_log.detach()[: m.heads].clamp(max=20.0).exp().repeat_interleave(m.head_dim)
-        self._low, self._bias = _columns(m.f_b_proj.weight * rate.unsqueeze(1)), m.dt_bias.detach() * rate
+        self._low, self._bias = columns(m.f_b_proj.weight * rate.unsqueeze(1)), m.dt_bias.detach() * rate
         self._bound = norm.new_tensor(m.lower_bound)
         taps = torch.cat([c.weight for c in (m.q_conv1d, m.k_conv1d, m.v_conv1d)]).detach().squeeze(1)
         self._taps = taps.mT.contiguous().unbind(0)
-        self._unit = _Inverse(norm, 1, 1e-6)
+        self._unit = Inverse(norm, 1, 1e-6)
         # q is not scaled by 1 / sqrt(size): the head norm takes every factor out, but for its eps.
-        self._inverse = _Inverse(norm, m.head_dim, m.eps * m.head_dim)
-        self.out = _columns(m.o_proj.weight, m.o_norm.weight.repeat(m.heads))
+        self._inverse = Inverse(norm, m.head_dim, m.eps * m.head_dim)
+        self.out = columns(m.o_proj.weight, m.o_norm.weight.repeat(m.heads))
 
-    def bind(self, space: _Space, state: DecodeState, place: int) -> Mixer:
+    def bind(self, space: Space, state: DecodeState, place: int) -> Mixer:
         """For rows 0..n-1 of the state, which is updated."""
         n, heads, size, width = space.n, self._heads, self._size, self._width
         projected = space("in", self._in.shape[1])
@@ -281,23 +240,23 @@ class _MLAStep:
         self._heads, self._nope, self._rank = m.heads, m.nope, m.kv_rank
         keys = [] if m.indexer is None else [m.indexer.wk.weight]
         inputs = (m.q_a_proj.weight, m.kv_a_proj_with_mqa.weight, m.g_proj.weight, *keys)
-        self._in = _columns(torch.cat(inputs), norm)
+        self._in = columns(torch.cat(inputs), norm)
         self._split = [w.shape[0] for w in inputs]
-        self._q_inverse = _Inverse(norm, m.q_rank, m.q_a_layernorm.eps)
-        self._kv_inverse = _Inverse(norm, m.kv_rank, m.kv_a_layernorm.eps)
+        self._q_inverse = Inverse(norm, m.q_rank, m.q_a_layernorm.eps)
+        self._kv_inverse = Inverse(norm, m.kv_rank, m.kv_a_layernorm.eps)
         self._kv_weight = m.kv_a_layernorm.weight.detach()
         q = m.q_b_proj.weight.detach().view(m.heads, m.nope + m.pe, m.q_rank).clone()
         q[:, m.nope :] *= m.scale
-        self._q = _columns(q.flatten(0, 1), m.q_a_layernorm.weight)
+        self._q = columns(q.flatten(0, 1), m.q_a_layernorm.weight)
         up_k, up_v = m.kv_b_proj.weight.detach().view(m.heads, -1, m.kv_rank).split((m.nope, m.v_dim), 1)
         self._up_k, self._up_v = up_k * m.scale, up_v.mT.contiguous()
-        self.out = _columns(m.o_proj.weight)
+        self.out = columns(m.o_proj.weight)
         self._indexer = m.indexer
         if m.indexer is not None:
-            self._index_q = _columns(m.indexer.wq_b.weight, m.q_a_layernorm.weight)
-            self._index_w = _columns(m.indexer.weights_proj.weight * m.indexer.heads**-0.5, norm)
+            self._index_q = columns(m.indexer.wq_b.weight, m.q_a_layernorm.weight)
+            self._index_w = columns(m.indexer.weights_proj.weight * m.indexer.heads**-0.5, norm)
 
-    def bind(self, space: _Space, state: DecodeState, place: int) -> Mixer:
+    def bind(self, space: Space, state: DecodeState, place: int) -> Mixer:
         """For rows 0..n-1 of the state, whose caches grow by a token."""
         n, heads, indexer = space.n, self._heads, self._indexer
         projected = space("in", self._in.shape[1])
@@ -370,144 +329,3 @@ class _MLAStep:
         scores = torch.cat([indexer.scores(q, weights, part) for part in parts], 2)
         visible = select_topk(scores, ~where.hidden, indexer.topk)
         return torch.zeros_like(scores).masked_fill_(~visible, -torch.inf)
-
-
-class _Situ:
-    """SiTU-GLU, but for its constant factor: one matrix gives [u / linear_beta | g / beta | g]."""
-
-    def __init__(self, gate: Tensor, up: Tensor, betas: tuple[float, float | None]) -> None:
-        self._uncapped = betas[1] is None
-        linear_beta = 1.0 if betas[1] is None else betas[1]
-        self.weight = torch.cat((up / linear_beta, gate / betas[0], gate))
-        """[3 I, in]."""
-        self.factor, self._width = betas[0] * linear_beta, up.shape[0]
-
-    def bind(self, y: Tensor, out: Tensor) -> Callable[[], None]:
-        """y [n, 3 I], which is overwritten -> out [n, I], short of the factor."""
-        width = self._width
-        capped, gate, up = y[:, width * self._uncapped : 2 * width], y[:, width:], y[:, :width]
-
-        def run() -> None:
-            capped.tanh_()
-            torch.mul(F.glu(gate, 1), up, out=out)
-
-        return run
-
-
-def _ffn(m: nn.Module, norm: Tensor, apart: bool) -> _MLPStep | _MoEStep | _ModuleStep:
-    if isinstance(m, SituMLP):
-        return _MLPStep(m, norm)
-    moe = cast(LatentMoE, m)
-    experts = moe.experts
-    if isinstance(experts, Experts) and 2 * _ROWS * experts.w1.numel() <= DENSE_MACS[norm.device.type == "cpu"]:
-        return _MoEStep(moe, experts, norm)
-    return _ModuleStep(moe, norm, apart)
-
-
-class _ModuleStep:
-    """A mixture of experts that is too large for running all of them, or replaced: as it is, one row after the other if
-    they are kept apart."""
-
-    def __init__(self, m: LatentMoE, norm: Tensor, apart: bool) -> None:
-        self._m, self._norm, self._apart = m, norm.detach(), apart
-
-    def bind(self, _: _Space) -> FeedForward:
-        """See FeedForward."""
-
-        def run(x: Tensor, total: Tensor) -> Tensor:
-            if not self._apart:
-                y, chosen = self._m(x * self._norm)
-                total += y
-                return cast(Tensor, chosen)
-            done = [self._m(row) for row in (x * self._norm).split(1)]
-            total += torch.cat([y for y, _ in done])
-            return torch.cat([chosen for _, chosen in done])
-
-        return run
-
-
-class _MLPStep:
-    """The dense layer."""
-
-    def __init__(self, m: SituMLP, norm: Tensor) -> None:
-        self._situ = _Situ(m.gate_proj.weight.detach(), m.up_proj.weight.detach(), m.betas)
-        self._in = _columns(self._situ.weight, norm)
-        self._out = _columns(m.down_proj.weight * self._situ.factor)
-
-    def bind(self, space: _Space) -> FeedForward:
-        """See FeedForward."""
-        hidden, act = space("in", self._in.shape[1]), space("act", self._out.shape[0])
-        situ = self._situ.bind(hidden, act)
-
-        def run(x: Tensor, total: Tensor) -> None:
-            torch.mm(x, self._in, out=hidden)
-            situ()
-            total.addmm_(act, self._out)
-
-        return run
-
-
-class _MoEStep:
-    """Router, all experts and the shared one, on all rows."""
-
-    def __init__(self, m: LatentMoE, experts: Experts, norm: Tensor) -> None:
-        w13, w2 = experts.gemm_weights()
-        self._experts, self._latent, width = w2.shape
-        shared = m.shared_experts
-        self._shared = _Situ(shared.gate_proj.weight.detach(), shared.up_proj.weight.detach(), shared.betas)
-        self._in = _columns(torch.cat((m.gate.weight, m.routed_expert_down_proj.weight, self._shared.weight)), norm)
-        self._bias, self._k, self._factor = m.gate.e_score_correction_bias, m.gate.k, m.gate.factor
-        self._renormalise = m.gate.renormalise
-        self._situ = _Situ(w13[:, :width].flatten(0, 1), w13[:, width:].flatten(0, 1), experts.betas)
-        self._w13, self._w2 = _columns(self._situ.weight), w2.detach().mT.flatten(0, 1).contiguous()
-        self._round = _rounding(experts, norm)
-        self._inverse = _Inverse(norm, self._latent, m.routed_expert_norm.eps)
-        up = _columns(m.routed_expert_up_proj.weight, m.routed_expert_norm.weight)
-        self._out = torch.cat((up, _columns(shared.down_proj.weight * self._shared.factor)))
-        self._zero, self._least = norm.new_tensor(0.0), norm.new_tensor(1e-20)
-        self._cap = norm.new_tensor(self._situ.factor)
-
-    def bind(self, space: _Space) -> FeedForward:
-        """See FeedForward."""
-        n, experts, latent, renormalise = space.n, self._experts, self._latent, self._renormalise
-        projected = space("in", self._in.shape[1])
-        logits, z, shared_hidden = projected.split([experts, latent, projected.shape[1] - experts - latent], 1)
-        scores, ranked, share = (space(name, experts) for name in ("scores", "ranked", "share"))
-        hidden, act = space("hidden", self._w13.shape[1]), space("act", self._w2.shape[0])
-        situ, act_experts, shares = self._situ.bind(hidden, act), act.view(n, experts, -1), share.unsqueeze(2)
-        both, u = space("both", self._out.shape[0]), space("u", latent)
-        normed = both[:, :latent]
-        shared = self._shared.bind(shared_hidden, both[:, latent:])
-
-        def run(x: Tensor, total: Tensor) -> Tensor:
-            torch.mm(x, self._in, out=projected)
-            torch.sigmoid(logits, out=scores)
-            torch.add(scores, self._bias, out=ranked)
-            chosen = torch.sort(ranked, dim=1, descending=True, stable=True)[1][:, : self._k]
-            picked = scores.gather(1, chosen)
-            if renormalise:
-                total_score = picked.sum(1, keepdim=True).add_(self._least)
-                weights = torch.addcdiv(self._zero, picked, total_score, value=self._factor)
-            else:
-                weights = picked * self._factor
-            share.zero_().scatter_(1, chosen, weights)
-            torch.mm(self._round(z), self._w13, out=hidden)
-            situ()
-            act.mul_(self._cap)
-            torch.mm(self._round(act_experts).mul_(shares).view(n, -1), self._w2, out=u)
-            torch.mul(u, self._inverse(u), out=normed)
-            shared()
-            total.addmm_(both, self._out)
-            return chosen
-
-        return run
-
-
-def _rounding(experts: Experts, like: Tensor) -> Callable[[Tensor], Tensor]:
-    """The rounding of the experts' inputs. What goes in is bounded: normed hidden states and capped activations."""
-    quant: Any = experts.quant
-    if quant.activation_rounding is None:
-        return lambda x: x
-    if like.dtype == torch.float32:
-        return RoundMxfp8(quant.scale_rule, like.device, quant.activation_format)
-    return cast(Callable[[Tensor], Tensor], quant.activation_rounding)

@@ -133,7 +133,7 @@ def test_an_update_in_flight_leaves_what_a_cold_engine_would_say() -> None:
 
 def test_large_experts_are_run_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot run all experts on all rows sorts rows by expert: how many are together is the batch's doing."""
-    monkeypatch.setattr("model.step.DENSE_MACS", {True: 0, False: 0})
+    monkeypatch.setattr("model.step_ffn.DENSE_MACS", {True: 0, False: 0})
     monkeypatch.setattr("kernels.experts.torch.DENSE_MACS", {True: 0, False: 0})
     want = [alone(TINY, p, i, 12) for i, p in enumerate(ASKED[:4])]
     engine = engine_of(TINY, max_batch=40, max_context=CONTEXT, deterministic=True)
