@@ -1,7 +1,7 @@
 """What may be started now, and what first: room in the engines' context and in the workers' sandboxes, longest first.
 
-A group that waits here costs nothing; one that waits in an engine uses up its deadline, and its order there is that of
-arrival. So groups are let in as fast as there is room for what they are expected to grow to.
+A group that waits here costs nothing; one that waits in an engine uses up its deadline, and its place there is that of
+its beginning. So groups are let in as fast as there is room for what they are expected to grow to.
 """
 
 from __future__ import annotations
