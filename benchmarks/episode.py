@@ -99,9 +99,16 @@ class Played:
 
 
 def play(
-    tokens: int, turns: int, kills: list[tuple[int, str]], folder: Path, threads: int = 2, seed: int = 0
+    tokens: int,
+    turns: int,
+    kills: list[tuple[int, str]],
+    folder: Path,
+    threads: int = 2,
+    seed: int = 0,
+    within_s: float = 3.0,
 ) -> Played:
-    """Play the episode on a Ray that is up; kills: (turn, "engine" or "worker"), ascending."""
+    """Play the episode on a Ray that is up; kills: (turn, "engine" or "worker"), ascending, each within so many
+    seconds of its turn."""
     config = configured(tokens, threads)
     asked = order(tokens, turns)
     weights = {name: x.numpy() for name, x in load_file(ROOT / "assets" / "tiny.safetensors").items()}
@@ -123,7 +130,7 @@ def play(
                     raise RuntimeError(f"the episode was given up: {scheduler.who_holds_what()}")
                 if left and pids[left[0][1]] and _turns(journal) >= left[0][0]:
                     _, who = left.pop(0)
-                    time.sleep(rng.uniform(0.0, 3.0))  # in the middle of whatever it does
+                    time.sleep(rng.uniform(0.0, within_s))  # in the middle of whatever it does
                     os.kill(pids[who], signal.SIGKILL)
                     done.append(f"{who} after turn {_turns(journal)}")
                     pids[who] = 0

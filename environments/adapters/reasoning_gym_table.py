@@ -102,9 +102,9 @@ PLAIN: dict[str, Source] = {
         "arithmetic",
         "probability fractions",
         rules.compact,
-        _all(_steps("num_dice", 2, 3, 4), _steps("max_dice_size", 6, 12, 20)),
+        _all(_steps("num_dice", 3, 4, 5), _steps("max_dice_size", 12, 16, 20)),
     ),
-    "coin_flip": _row("arithmetic", "probability", rules.probability, _span("trials", (3, 5), (6, 9), (10, 15))),
+    "coin_flip": _row("arithmetic", "probability", rules.probability, _span("trials", (4, 15), (10, 20), (16, 25))),
     "gsm_symbolic": _row("arithmetic", "word_problems", number),
     "leg_counting": _row("arithmetic", "counting multiplication", number, _span("animals", (1, 2), (3, 5), (6, 12))),
     "number_filtering": _row("lists", "comparison", rules.numbers, _span("numbers", (3, 5), (6, 10), (15, 25))),
@@ -188,8 +188,8 @@ PLAIN: dict[str, Source] = {
     "sentence_reordering": _row("strings", "language", exact, _span("words_in_sentence", (3, 5), (6, 8), (9, 14))),
     "string_insertion": _row("rewriting", "rule_following", exact, _span("string_length", (5, 10), (12, 20), (30, 60))),
     "string_manipulation": _row("rewriting", "rule_following", exact, _span("num_rules", (3, 3), (4, 6), (8, 12))),
-    "string_splitting": _row("rewriting", "rule_following", exact, _span("initial_machines", (0, 3), (2, 6), (8, 20))),
-    "string_synthesis": _row("rewriting", "rule_following", exact, _span("initial_blocks", (0, 3), (2, 6), (8, 20))),
+    "string_splitting": _row("rewriting", "rule_following", exact, _span("initial_machines", (3, 8), (6, 12), (9, 25))),
+    "string_synthesis": _row("rewriting", "rule_following", exact, _span("initial_blocks", (5, 12), (8, 16), (12, 25))),
     "word_ladder": _row(
         "strings", "search vocabulary", puzzles.word_ladder, _span("word_length", (3, 3), (4, 4), (5, 5)), made=400
     ),
@@ -267,9 +267,9 @@ PLAIN: dict[str, Source] = {
         number,
         _all(_span("grid_size", (5, 6), (7, 9), (10, 14)), _span("dist", (3, 5), (5, 9), (8, 14))),
     ),
-    "jugs": _row("planning", "search", puzzles.jugs, _steps("difficulty", 3, 5, 10)),
+    "jugs": _row("planning", "search", puzzles.jugs, _steps("difficulty", 5, 7, 10)),
     "tower_of_hanoi": _row(
-        "planning", "search", puzzles.hanoi, _all(_span("disks", (2, 2), (3, 3), (4, 5)), max_pegs=4)
+        "planning", "search", puzzles.hanoi, _all(_span("disks", (2, 3), (3, 4), (4, 6)), max_pegs=7)
     ),
     "knight_swap": _row(
         "planning",
@@ -284,14 +284,14 @@ PLAIN: dict[str, Source] = {
         puzzles.rush_hour,
         _span("moves", (1, 4), (5, 8), (9, 14)),
         gold=puzzles.rush_hour_gold,
-        made=100,
+        made=400,
     ),
     "sokoban": _row(
         "planning",
         "search",
         puzzles.sokoban,
         [{"max_w": 6, "max_h": 6, "min_boxes": b, "max_boxes": b, "max_depth": d} for b, d in ((2, 20), (3, 40))],
-        made=100,
+        made=400,
     ),
     "rubiks_cube": _row(
         "planning",
@@ -333,7 +333,7 @@ PLAIN: dict[str, Source] = {
     "sudoku": _row("constraints", "grids", puzzles.sudoku, _span("empty", (5, 15), (20, 30), (35, 45)), made=150),
     "survo": _row("constraints", "grids arithmetic", puzzles.survo, _span("empty", (3, 3), (4, 5), (6, 7))),
     "n_queens": _row(
-        "constraints", "grids", puzzles.n_queens, _all(_steps("n", 4, 6, 8), _span("remove", (1, 2), (2, 4), (3, 6)))
+        "constraints", "grids", puzzles.n_queens, _all(_steps("n", 7, 8, 9), _span("remove", (1, 3), (3, 5), (5, 7)))
     ),
     "zebra_puzzles": _row(
         "constraints",

@@ -76,11 +76,11 @@ GAMES: dict[str, Game] = {
     "LightsOut": _game(1, "search algebra", "LightsOut-v0", opening=0),
     "Mastermind": _game(1, "deduction", "Mastermind-v0", "Mastermind-v0-hard", "Mastermind-v0-extreme", opening=2),
     "Minesweeper": _game(1, "deduction", "Minesweeper-v0", "Minesweeper-v0-small", opening=1, turns=100),
-    "PegJump": _game(1, "search", "PegJump-v0", opening=2, initial_empty={"any": [1, 2, 4, 7, 11, 13, 15]}),
+    "PegJump": _game(1, "search", "PegJump-v0", opening=3, initial_empty={"any": [1, 2, 4, 7, 11, 13, 15]}),
     "Secretary": _game(1, "probability", "Secretary-v0", "Secretary-v0-long", opening=0),
     "Sudoku": _game(1, "constraints", "Sudoku-v0-very-easy", "Sudoku-v0-easy", opening=0, turns=100),
     "ThreeCardMonte": _game(1, "tracking", "ThreeCardMonte-v0", opening=0, turns=3),
-    "TowerOfHanoi": _game(1, "planning", "TowerOfHanoi-v0", "TowerOfHanoi-v0-medium", opening=3),
+    "TowerOfHanoi": _game(1, "planning", "TowerOfHanoi-v0", "TowerOfHanoi-v0-medium", opening=6),
     # boards
     "Battleship": _game(2, "search", "Battleship-v0", opening=4),
     "Breakthrough": _game(2, "tactics", "Breakthrough-v0-tiny", "Breakthrough-v0-small", "Breakthrough-v0", opening=4),
@@ -105,16 +105,16 @@ GAMES: dict[str, Game] = {
     "Golf": _game(2, "cards", "Golf-v0"),
     "HighSociety": _game(2, "cards auctions", "HighSociety-v0"),
     "LiarsDice": _game(2, "dice bluff", "LiarsDice-v0-small", "LiarsDice-v0"),
-    "PigDice": _game(2, "dice probability", "PigDice-v0-50", "PigDice-v0", opening=2),
+    "PigDice": _game(2, "dice probability", "PigDice-v0-50", "PigDice-v0", opening=6),
     "Poker": _game(2, "cards bluff", "Poker-v0-small"),
     "ThreePlayerGOPS": _game(3, "cards bluff", "ThreePlayerGOPS-v0", opening=3),
     # repeated games
     "ColonelBlotto": _game(2, "game_theory", "ColonelBlotto-v0-small", "ColonelBlotto-v0", opening=2),
-    "IteratedMatchingPennies": _game(2, "game_theory", "IteratedMatchingPennies-v0", opening=4),
+    "IteratedMatchingPennies": _game(2, "game_theory", "IteratedMatchingPennies-v0", opening=8),
     "IteratedPrisonersDilemma": _game(2, "game_theory", "IteratedPrisonersDilemma-v0", opening=8, sure=False),
     "IteratedRockPaperScissors": _game(2, "game_theory", "IteratedRockPaperScissors-v0", opening=6),
     "IteratedTwoThirdsAverage": _game(2, "game_theory", "IteratedTwoThirdsAverage-v0", opening=4),
-    "IteratedUltimatumGame": _game(2, "game_theory negotiation", "IteratedUltimatumGame-v0", opening=2, sure=False),
+    "IteratedUltimatumGame": _game(2, "game_theory negotiation", "IteratedUltimatumGame-v0", opening=4, sure=False),
     "ThreePlayerIPD": _game(3, "game_theory", "ThreePlayerIPD-v0", opening=6, sure=False),
 }
 """Engine -> how it is used; ids are `textarena/<engine>`."""

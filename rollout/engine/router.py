@@ -91,7 +91,8 @@ class EngineRouter:
             engine = self._engines[name]
             self._outstanding[name] += len(request.sampling)
             try:
-                out = await asyncio.wait_for(_call(engine.generate, asked), self._timeout_s)
+                async with asyncio.timeout(self._timeout_s):  # wait_for may lose a cancellation until Python 3.12
+                    out = await _call(engine.generate, asked)
             except TimeoutError:
                 self.counts["engine_timeout"] += 1
                 engine.abort.remote(request.id)
@@ -133,7 +134,8 @@ class EngineRouter:
         method = self._known[engine].export_state.options(num_returns=3)
         n, fixed, grown = method.remote(kept, have)
         try:
-            tokens = await asyncio.wait_for(_value(n), self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                tokens = await _value(n)
         except Exception as e:
             if not isinstance(e, TimeoutError) and not _is_loss(e):
                 raise
@@ -154,7 +156,8 @@ class EngineRouter:
         ask = replace(request, id=f"{request.id}/read", sampling=one, keep=False, hand_over=True)
         self._outstanding[name] += 1
         try:
-            (read,) = await asyncio.wait_for(_call(self._engines[name].generate, ask), self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                (read,) = await _call(self._engines[name].generate, ask)
             self.counts["read_apart"] += 1
             return await self.carry(name, read, len(request.prompt_ids), None)
         except Exception as e:  # then whoever decodes it reads it too
@@ -170,7 +173,8 @@ class EngineRouter:
         """Tell every engine to stop this request; the caller gets what was sampled with FinishReason.ABORT."""
         names = {*self._engines, *(name for name, n in self._outstanding.items() if n)}
         calls = [_call(self._known[name].abort, request_id) for name in names]
-        await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), self._timeout_s)
+        async with asyncio.timeout(self._timeout_s):
+            await asyncio.gather(*calls, return_exceptions=True)
 
     def outstanding(self) -> dict[str, int]:
         """Sequences that each engine is generating for this worker."""

@@ -207,8 +207,10 @@ class Gateway:
             try:
                 done, _ = await asyncio.wait({work}, timeout=self.settings.timeout_s)
                 if not done:
-                    await asyncio.wait_for(self.engine.abort(call.request.id), _ABORT_S)
-                generations = await asyncio.wait_for(work, _ABORT_S)
+                    async with asyncio.timeout(_ABORT_S):
+                        await self.engine.abort(call.request.id)
+                async with asyncio.timeout(_ABORT_S):
+                    generations = await work
             except ValueError as error:
                 raise ApiError(str(error)) from None
             except TimeoutError:

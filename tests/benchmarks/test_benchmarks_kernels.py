@@ -32,7 +32,8 @@ def test_every_section_runs_and_its_errors_are_small() -> None:
     pytest.importorskip("triton")
     rows, text = kernels.collect(kernels.start(",".join(kernels.LIMITS), "interpreter", "--limit", "600"), 600.0)
     assert not [row for row in rows if "failed" in row], (rows, text)
-    assert all(row.get("error") is None or row["error"] < 1e-4 for row in rows), rows
+    wrong = [(row["op"], row["error"]) for row in rows if not (row.get("error") is None or row["error"] < 1e-4)]
+    assert not wrong
     assert {row["op"].split()[0] for row in rows} >= {"MXFP4", "KDA", "log-prob", "conv", "router", "order", "experts"}
 
 

@@ -32,7 +32,8 @@ class Machine:
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
-            out, _ = await asyncio.wait_for(process.communicate(), timeout)
+            async with asyncio.timeout(timeout):  # wait_for may lose a cancellation until Python 3.12
+                out, _ = await process.communicate()
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

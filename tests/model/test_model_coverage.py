@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.mx import MXFP8_E5M2, RoundMxfp8, fake_quantise_mxfp4
-from model import coverage, step, stored
+from model import coverage, step_ffn, stored
 from model.config import K3Config, LinearAttnConfig
 from model.coverage import CoverageError, audit, check
 from model.decoder import Policy
@@ -61,7 +61,7 @@ def test_every_tensor_is_listed_and_all_sides_agree(spec: QuantSpec) -> None:
 
 
 def test_a_large_model_decodes_by_its_modules_and_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "DENSE_MACS", {True: 0, False: 0})
+    monkeypatch.setattr(step_ffn, "DENSE_MACS", {True: 0, False: 0})
     assert all(r.agrees for r in audit(policy()))
 
 
@@ -75,13 +75,13 @@ def differing(changed: Policy) -> dict[str, coverage.Row]:
 
 
 def test_an_engine_that_forgets_a_weights_or_the_inputs_rounding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgets(step._MoEStep):
+    class Forgets(step_ffn._MoEStep):
         def __init__(self, m, experts, norm) -> None:  # type: ignore[no-untyped-def]
             super().__init__(m, experts, norm)
             self._w2 = experts.w2.detach().mT.flatten(0, 1).contiguous()
 
-    monkeypatch.setattr(step, "_MoEStep", Forgets)
-    monkeypatch.setattr(step, "_rounding", lambda experts, like: lambda x: x)
+    monkeypatch.setattr(step_ffn, "_MoEStep", Forgets)
+    monkeypatch.setattr(step_ffn, "_rounding", lambda experts, like: lambda x: x)
     rows = differing(policy())
     inputs = {f"{MOE}.experts: inputs of {what}": ("mxfp8", "-", "none") for what in ("w1, w3", "w2")}
     weights = {f"{MOE}.experts.{e}.w2.weight": ("mxfp4", "mxfp4", "none") for e in range(3)}
@@ -90,7 +90,7 @@ def test_an_engine_that_forgets_a_weights_or_the_inputs_rounding_is_found(monkey
 
 
 def test_an_engine_that_takes_another_format_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "RoundMxfp8", lambda rule, device, fmt: RoundMxfp8(rule, device, MXFP8_E5M2))
+    monkeypatch.setattr(step_ffn, "RoundMxfp8", lambda rule, device, fmt: RoundMxfp8(rule, device, MXFP8_E5M2))
     assert set(differing(policy())) == {"all numbers"}
 
 
