@@ -47,17 +47,30 @@ def books(run_dir: Path) -> dict[str, tuple]:
     }
 
 
-def kill_at_random(run_dir: Path, staleness: int, kills: int, rng: random.Random) -> Counter[str]:
-    """Kill -9 the driver up to `kills` times, from its first imports on, then let it finish.
+def lines(run_dir: Path) -> int:
+    """Of its ledger, so far."""
+    ledger = run_dir / "ledger.jsonl"
+    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
 
-    Returns the newest checkpoint at each kill, counted. An attempt lives a random time of up to a tenth of the straight
-    run; a run that was quicker than its killer is over.
+
+def kill_at_random(run_dir: Path, staleness: int, kills: int, rng: random.Random) -> Counter[str]:
+    """Kill -9 the driver up to `kills` times, then let it finish.
+
+    Returns the newest checkpoint at each kill, counted. One attempt in four lives less than a second, in its imports; the
+    others until the ledger has grown by up to half of the straight run's lines, and a moment longer. A run that was
+    quicker than its killer is over.
     """
     hit: Counter[str] = Counter()
-    whole = float((run_dir.parent / "seconds").read_text())
+    whole = lines(run_dir.parent / "straight")
     while hit.total() < kills:
         process = start(run_dir, staleness)
-        time.sleep(rng.uniform(0.1, 0.6) * whole)
+        if rng.random() < 0.25:
+            time.sleep(rng.uniform(0.0, 1.0))
+        else:
+            enough = lines(run_dir) + rng.uniform(0.0, 0.5) * whole
+            while process.poll() is None and lines(run_dir) < enough:
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0.0, 0.05))
         if process.poll() is not None:
             process.communicate()
             break
@@ -69,19 +82,13 @@ def kill_at_random(run_dir: Path, staleness: int, kills: int, rng: random.Random
     return hit
 
 
-def straight(run_dir: Path, staleness: int) -> None:
-    begin = time.monotonic()
-    finish(run_dir, staleness)
-    (run_dir.parent / "seconds").write_text(str(time.monotonic() - begin))
-
-
 def last_rows(run_dir: Path, label: str) -> list[dict]:
     lines = (run_dir / f"evaluations/{label}.jsonl").read_text().splitlines()[-36:]
     return [{**json.loads(line), "attempt": 0} for line in lines]
 
 
 def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
-    straight(tmp_path / "straight", 0)
+    finish(tmp_path / "straight", 0)
     want = books(tmp_path / "straight")
     rng = random.Random(1)
     hit: Counter[str] = Counter()
@@ -188,7 +195,7 @@ def test_a_resumed_asynchronous_run_draws_and_shapes_what_the_straight_one_did(
 
 @pytest.mark.parametrize("staleness", [2])
 def test_an_asynchronous_run_loses_and_doubles_nothing(tmp_path: Path, staleness: int) -> None:
-    straight(tmp_path / "straight", staleness)
+    finish(tmp_path / "straight", staleness)
     kill_at_random(tmp_path / "killed", staleness, 6, random.Random(2))
     ledger = Ledger(tmp_path / "killed" / "ledger.jsonl")
     ledger.close()
