@@ -8,13 +8,17 @@ PYTEST_ARGS ?=
 # What is checked and formatted.
 ROOMS := rl model rollout environments rewards kernels
 
-.PHONY: train test lint lock
+.PHONY: train test test-all lint lock
 
 train: $(VENV)/.base
 	$(VENV)/bin/jointrl train $(ARGS)
 
 test: $(VENV)/.full .venv-games/.ready lint
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report=term --cov-fail-under=85 $(PYTEST_ARGS)
+
+# With the slow tests too: every environment's gate, every kind of model through vLLM, longer runs.
+test-all:
+	$(MAKE) test PYTEST_ARGS="-m '' $(PYTEST_ARGS)"
 
 lint: $(VENV)/.full
 	$(VENV)/bin/ruff check .

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from benchmarks.episode import Played, lines_of, moments, play
 
 TOKENS, TURNS = 20_000, 12
 
 
+@pytest.mark.slow
 def test_an_episode_that_was_killed_twice_is_the_whole_one_to_the_bit(ray_cluster: None, tmp_path: Path) -> None:
     played: dict[str, Played] = {}
     for name, kills in (("straight", []), ("killed", [(3, "worker"), (7, "engine")])):

@@ -27,12 +27,14 @@ def test_rows_before_the_end_of_a_section_are_kept() -> None:
     assert "TypeError: no" in kernels.show({"op": "a", "failed": "Traceback ..\nTypeError: no\n"})
 
 
+@pytest.mark.slow
 def test_every_section_runs_and_its_errors_are_small() -> None:
-    """The script itself, under Triton's interpreter at tiny sizes."""
+    """The script itself, under Triton's interpreter at tiny sizes; a state of bfloat16 has its rounding."""
     pytest.importorskip("triton")
     rows, text = kernels.collect(kernels.start(",".join(kernels.LIMITS), "interpreter", "--limit", "600"), 600.0)
     assert not [row for row in rows if "failed" in row], (rows, text)
-    wrong = [(row["op"], row["error"]) for row in rows if not (row.get("error") is None or row["error"] < 1e-4)]
+    errors = {row["op"]: row["error"] for row in rows if row.get("error") is not None}
+    wrong = {op: error for op, error in errors.items() if not error < (1e-2 if "bf16" in op else 1e-4)}
     assert not wrong
     assert {row["op"].split()[0] for row in rows} >= {"MXFP4", "KDA", "log-prob", "conv", "router", "order", "experts"}
 

@@ -14,6 +14,7 @@ from model.stored import is_expert, layout
 from rl import checkpoint, cli, runfiles
 from rl.learner.masters import Masters
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "assets" / "tiny.safetensors"
 SETTINGS = (

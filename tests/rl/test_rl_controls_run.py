@@ -15,6 +15,7 @@ from forbidden import Locks, Mixed
 from rl import runfiles
 from rollout.store import TrajectoryReader
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = {"primer/reverse", "forbidden:Mixed"}
 APART = 12

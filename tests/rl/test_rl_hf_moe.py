@@ -45,6 +45,7 @@ def masters(checkpoint: Path) -> dict[str, torch.Tensor]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_a_mixture_of_experts_is_trained_resumed_and_exported(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM

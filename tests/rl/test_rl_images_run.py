@@ -14,6 +14,7 @@ from model.checkpoint_config import architecture
 from rl.learner.masters import Masters
 from rollout.store import TrajectoryReader
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     "steps=2",

@@ -56,8 +56,8 @@ def lines(run_dir: Path) -> int:
 def kill_at_random(run_dir: Path, staleness: int, kills: int, rng: random.Random) -> Counter[str]:
     """Kill -9 the driver up to `kills` times, then let it finish.
 
-    Returns the newest checkpoint at each kill, counted. One attempt in four lives less than a second, in its imports; the
-    others until the ledger has grown by up to half of the straight run's lines, and a moment longer. A run that was
+    Returns the newest checkpoint at each kill, counted. One attempt in four lives less than a second, in its imports;
+    the others until the ledger has grown by up to half of the straight run's lines, and a moment longer. A run that was
     quicker than its killer is over.
     """
     hit: Counter[str] = Counter()

@@ -60,7 +60,11 @@ def gap(engine: VllmEngine, policy: HFPolicy) -> float:
     return worst
 
 
-@pytest.mark.parametrize("kind", SERVED)
+SOON = ("llama", "qwen3", "qwen3_moe", "deepseek_v3")
+"""Kinds of every test run: both attentions, dense and with experts; the others are slow together."""
+
+
+@pytest.mark.parametrize("kind", [k if k in SOON else pytest.param(k, marks=pytest.mark.slow) for k in SERVED])
 def test_first_and_later_weights_are_computed_as_transformers_does(kind: str, tmp_path: Path) -> None:
     folder = hf_cases.make_served(kind, tmp_path / kind)
     policy, engine = HFPolicy.load(folder), VllmEngine(folder, max_batch=8, max_context=128)
