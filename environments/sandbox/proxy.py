@@ -90,8 +90,7 @@ def _open(client: socket.socket, listed: frozenset[str], resolver: Resolver) -> 
     """The connection that a request asks for, and what is to be sent there first."""
     data = bytearray()
     while b"\r\n\r\n" not in data:
-        chunk = client.recv(4096)
-        if not chunk or len(data) > _HEAD_BYTES:
+        if len(data) > _HEAD_BYTES or not (chunk := client.recv(4096)):
             raise _Refused("400 Bad Request", "no request that can be read")
         data += chunk
     head, _, rest = bytes(data).partition(b"\r\n\r\n")

@@ -70,6 +70,15 @@ def test_listed_addresses_are_reached_and_others_are_not(tmp_path: Path, server:
         rig(fresh.close())
 
 
+def test_a_head_that_is_too_long_is_refused_before_its_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"x" * (proxy._HEAD_BYTES + 1))
+        theirs.settimeout(5.0)  # it would wait for more
+        with pytest.raises(proxy._Refused, match="no request that can be read"):
+            proxy._open(theirs, frozenset(), proxy.resolve)
+
+
 def test_the_address_that_was_checked_is_the_one_that_is_connected_to(server: int) -> None:
     asked: list[str] = []
 
