@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from model.config import K3Config
 from model.presets import with_tower
 from model.public_config import mxfp4_packed
-from model.shards import WeightsError
+from model.shards import WeightsError, read_json
 
 CONFIG = "config.json"
 
@@ -37,7 +36,9 @@ def read_config(folder: Path) -> tuple[K3Config, bool]:
             f"{file} is missing: give the folder of a public checkpoint, with the config.json of its weights"
         )
     try:
-        config = K3Config.from_hf(json.loads(file.read_text()))
+        config = K3Config.from_hf(read_json(file.read_text(), file))
+    except WeightsError:
+        raise
     except (RecursionError, ValueError) as e:
         raise WeightsError(f"{file} is not a K3 configuration ({e}): give the config.json of these weights") from e
     return config, config.quantization_config is not None

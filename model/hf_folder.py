@@ -6,7 +6,6 @@ Torch-free and fast, so that the plan refuses a folder before anything starts, w
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from model.shards import read_header
+from model.shards import WeightsError, read_header, read_json
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -253,7 +252,9 @@ def _header(file: Path) -> dict[str, Stored]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_text())
+        value = read_json(file.read_text(), file)
+    except WeightsError:
+        raise
     except (RecursionError, ValueError) as e:
         raise ValueError(f"{file} is not JSON: {e}") from e
     if not isinstance(value, dict):

@@ -85,7 +85,7 @@ def read_header(file: Path) -> dict[str, Entry]:
             )
         text = f.read(length)
     try:
-        header = json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, file))
+        header = read_json(text, file)
         table = {name: _entry(name, said, file, 8 + length) for name, said in header.items() if name != "__metadata__"}
     except WeightsError:
         raise
@@ -102,12 +102,17 @@ def read_header(file: Path) -> dict[str, Entry]:
     return table
 
 
-def _once(pairs: list[tuple[str, Any]], file: Path) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) < len(pairs):
-        twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
-        raise WeightsError(f"{file} holds {twice} twice: keep one of them")
-    return out
+def read_json(text: str | bytes, file: Path) -> Any:
+    """The JSON of a file. Raises WeightsError for a key that stands twice in an object, ValueError for no JSON."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        out = dict(pairs)
+        if len(out) < len(pairs):
+            twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+            raise WeightsError(f"{file} holds {twice} twice: keep one of them")
+        return out
+
+    return json.loads(text, object_pairs_hook=once)
 
 
 def _entry(name: str, said: dict[str, Any], file: Path, data: int) -> Entry:
@@ -169,7 +174,7 @@ def read_folder(folder: Path) -> dict[str, Entry]:
 
 def _weight_map(file: Path) -> dict[str, str]:
     try:
-        weight_map = json.loads(file.read_text(), object_pairs_hook=lambda pairs: _once(pairs, file))["weight_map"]
+        weight_map = read_json(file.read_text(), file)["weight_map"]
         names = {str(file): str(where) for file, where in weight_map.items()}
     except WeightsError:
         raise
@@ -189,9 +194,10 @@ def check_manifest(folder: Path) -> bool:
     if not os.path.lexists(path):  # a dead link is there, and is an error
         return False
     try:
-        files = {
-            str(name): (said["bytes"], said["sha256"]) for name, said in json.loads(path.read_text())["files"].items()
-        }
+        said = read_json(path.read_text(), path)["files"]
+        files = {str(name): (one["bytes"], one["sha256"]) for name, one in said.items()}
+    except WeightsError:
+        raise
     except _OTHER as e:
         raise WeightsError(f"{path} is not readable ({e!r}): {_AGAIN}, or remove it") from e
     weights = [file.name for file in sorted(folder.iterdir()) if file.suffix == ".safetensors"]

@@ -12,7 +12,7 @@ import ray
 
 from rl.batch import TrainBatch
 from rl.config import Config
-from rl.learner.initial import start_files
+from rl.learner.initial import check_start
 from rollout.engine.base import WeightManifest
 
 GRACE_S = 5.0
@@ -56,7 +56,7 @@ class LearnerGroup:
     """Starts the actors of `config.learner.ranks` ranks; `wait` ends when all are set up. Needs a running Ray."""
 
     def __init__(self, config: Config) -> None:
-        start_files(config)  # a wrong policy.init is refused here, before any process starts
+        check_start(config)  # a wrong policy.init is refused here, before any process starts
         self.config = config
         threads = str(config.learner.threads)
         variables = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from model.checkpoint_config import CONFIG, architecture, read_config
-from model.shards import read_folder
+from model.shards import WeightsError, check_manifest, read_folder
 from rl.config import Config
 from rl.errors import UserError, cannot
 
@@ -27,6 +27,24 @@ def start_files(config: Config) -> list[Path]:
     """
     try:
         return _files(config)
+    except OSError as error:
+        raise UserError(cannot(error)) from None
+
+
+def check_start(config: Config) -> None:
+    """`start_files`, and every byte of a folder beside its manifest, if it has one: once, for it may take minutes.
+
+    Raises UserError naming the file that is not as its manifest says.
+    """
+    start_files(config)
+    init, path = config.policy.init, config.model.path
+    folder = Path(path) if init == "warm" and path else Path(init)
+    if init == "scratch" or not folder.is_dir():
+        return
+    try:
+        check_manifest(folder)
+    except WeightsError as error:
+        raise UserError(f"the start of this run: {error}") from None
     except OSError as error:
         raise UserError(cannot(error)) from None
 

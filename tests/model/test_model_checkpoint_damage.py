@@ -127,6 +127,10 @@ def raw_header(text: bytes) -> Callable[[Path], Any]:
     return lambda folder: shard(folder).write_bytes(struct.pack("<Q", len(text)) + text)
 
 
+def rewrite(file: Path, change: Callable[[str], str]) -> None:
+    file.write_text(change(file.read_text()))
+
+
 def dead_manifest(folder: Path) -> None:
     (folder / MANIFEST).unlink()
     (folder / MANIFEST).symlink_to("nowhere")
@@ -141,6 +145,14 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "empty folder": (empty, "no safetensors file: give a folder"),
     "no config": (lambda f: (f / "config.json").unlink(), "config.json is missing: give"),
     "config is no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json is not a K3 configuration"),
+    "a key twice in config": (
+        lambda f: rewrite(f / "config.json", lambda text: text.replace("{", '{"model_type": "x", ', 1)),
+        "config.json holds model_type twice: keep one",
+    ),
+    "a file twice in manifest": (
+        lambda f: rewrite(f / MANIFEST, lambda text: text.replace("{", '{"files": {}, ', 1)),
+        "manifest.json holds files twice: keep one",
+    ),
     "config is a list": (lambda f: (f / "config.json").write_text("[]"), "config.json is not a K3 configuration"),
     "config lacks a key": (lambda f: config(f, linear_attn_config=None), "linear_attn_config is missing"),
     "another quantisation": (

@@ -162,6 +162,27 @@ def test_a_rank_loads_the_experts_that_it_holds(policy: Policy, here: Path) -> N
         assert held == set(range(4 * rank, 4 * rank + 4))
 
 
+def test_a_start_that_was_altered_since_it_was_written_is_refused_before_any_process(
+    policy: Policy, here: Path
+) -> None:
+    export(TINY, dict(policy.named_weights()).__getitem__, Path("public"))
+    by_init, by_path = Config(), Config()
+    by_init.policy.init = by_path.model.path = "public"
+    for config in (by_init, by_path):
+        initial.check_start(config)
+    initial.check_start(Config())  # the committed start is one file
+    file = next(Path("public").glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    for config in (by_init, by_path):
+        initial.start_files(config)  # its structure is whole
+        with pytest.raises(UserError, match=r"start of this run: public/.*does not have the SHA-256"):
+            initial.check_start(config)
+    by_path.policy.init = "scratch"  # its architecture alone is read
+    initial.check_start(by_path)
+    (Path("public") / "manifest.json").unlink()
+    initial.check_start(by_init)
+
+
 def test_a_start_of_another_architecture_or_a_torn_one_is_refused_by_the_plan(policy: Policy, here: Path) -> None:
     export(TINY, dict(policy.named_weights()).__getitem__, Path("public"))
     config = Config()
