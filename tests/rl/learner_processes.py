@@ -42,6 +42,7 @@ def launch(file: str, functions: str, ranks: int, folder: Path, timeout_s: float
     Once one process has failed, the others have 30 s to follow it; then they are killed.
     """
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env.pop("COVERAGE_PROCESS_CONFIG", None)  # the group's actors are traced; here it would only take time
     folder.mkdir(parents=True, exist_ok=True)
     logs = [folder / f"log_{r}" for r in range(ranks)]
     processes = []

@@ -29,6 +29,7 @@ STEPS = 24
 def start(run_dir: Path, staleness: int) -> subprocess.Popen:
     command = [sys.executable, str(DRIVER), str(run_dir), str(STEPS), str(staleness)]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env.pop("COVERAGE_PROCESS_CONFIG", None)  # the same loop runs in this process too
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
