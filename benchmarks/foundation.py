@@ -347,7 +347,7 @@ def tests() -> list[dict[str, Any]]:
     done = subprocess.run(["make", "test"], cwd=ROOT, capture_output=True, text=True)
     minutes = (time.monotonic() - begin) / 60
     covered = re.search(r"^TOTAL.*?(\d+)%$", done.stdout, re.MULTILINE)
-    passed = re.search(r"\d+ passed.*$", done.stdout, re.MULTILINE)
+    passed = re.search(r"(\d+ failed, )?\d+ passed.*$", done.stdout, re.MULTILINE)
     if covered is None or passed is None:
         raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
     share = int(covered[1])
