@@ -10,6 +10,7 @@ last of them is dead, however they died. A live sandbox has no files here and no
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -43,9 +44,15 @@ def prepare(store: Path) -> None:
 
 def open_journal(store: Path, owner: str) -> int:
     """Create and lock an owner's journal; the returned file descriptor holds the lock."""
-    fd = os.open(store / "owners" / f"{owner}.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    return fd
+    path = store / "owners" / f"{owner}.jsonl"
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        # Until it was locked it was a dead owner's: another worker that started may have removed it.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                return fd
+        os.close(fd)
 
 
 def reap(store: Path) -> Reaped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from places import Place, place_at
 
-from environments.sandbox import linux
+from environments.sandbox import linux, store
 from environments.sandbox.api import SandboxLost, SandboxUnavailable
 from environments.sandbox.store import Reaped, reap
 
@@ -98,6 +99,24 @@ def test_killing_the_owner_at_any_moment_leaves_no_process(tmp_path: Path) -> No
     assert found.owners == len(journals) and found.sandboxes > 0, (seed, found)
     assert not list((tmp_path / "owners").iterdir()) and not list((tmp_path / "tmp").iterdir())
     assert reap(tmp_path) == Reaped()
+
+
+def test_a_journal_that_is_reaped_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.prepare(tmp_path)
+    lock, early = fcntl.flock, []
+
+    def late(fd: int, how: int) -> None:
+        if how == fcntl.LOCK_EX and not early:  # the owner's own; a reaper does not wait
+            early.append(reap(tmp_path).owners)
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    fd = store.open_journal(tmp_path, "a")
+    assert early == [1] and store.living(tmp_path) == {"a"}
+    os.close(fd)
+    assert store.living(tmp_path) == set() and reap(tmp_path).owners == 1
 
 
 def test_reaping_touches_nothing_of_the_living(tmp_path: Path) -> None:
