@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -20,6 +21,8 @@ ENGINES = "engines"
 """File of a run that says how many engines it should have from now on."""
 
 _LOCK = "writer.lock"
+_LOOKS, _PAUSE_S = 10, 0.05
+"""Tries to take the lock: who looks whether a run is running holds it for an instant."""
 _COUNTED = ("/n", "/masked")
 """Ends of the keys under which an evaluation's event counts its episodes."""
 
@@ -138,9 +141,14 @@ def lock(run_dir: Path) -> int:
     Raises UserError if another process writes the run.
     """
     descriptor = os.open(run_dir / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    for left in reversed(range(_LOOKS)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if left:  # perhaps by `status`, for an instant
+                time.sleep(_PAUSE_S)
+                continue
         owner = os.read(descriptor, 32).decode().strip()
         os.close(descriptor)
         raise UserError(f"{run_dir} is being written by process {owner}: wait for it, or end it first") from None

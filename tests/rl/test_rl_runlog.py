@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -139,6 +140,24 @@ def test_a_run_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     lines = after.read_text().splitlines()
     after.write_text("\n".join([lines[0][:-5], *lines[1:-1]]) + "\n")
     assert "2 episodes of evaluations/after.jsonl are lost" in show(folder) and " ?" in runs(tmp_path)
+
+
+def test_a_run_that_somebody_looks_at_can_be_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "writer.lock"
+    file.touch()
+    look = os.open(file, os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)  # as `status` does
+
+    def pause(seconds: float) -> None:
+        fcntl.flock(look, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(runfiles.time, "sleep", pause)
+    taken = runfiles.lock(tmp_path)
+    assert runfiles.status(tmp_path) is Status.RUNNING
+    with pytest.raises(UserError, match=f"is being written by process {os.getpid()}"):
+        runfiles.lock(tmp_path)
+    os.close(taken)
+    os.close(look)
 
 
 def test_what_is_not_a_number_is_null_and_counted(tmp_path: Path) -> None:
