@@ -90,7 +90,8 @@ def counted(preset: str) -> tuple[int, int]:
     config = K3Config.preset(preset)
     with torch.device("meta"):
         policy = Policy(config)
-    sizes = {name: p.numel() for name, p in policy.named_parameters()}
+    seeing = ("vision_tower.", "mm_projector.")
+    sizes = {name: p.numel() for name, p in policy.named_parameters() if not name.startswith(seeing)}
     sizes |= {n: b.numel() for n, b in policy.named_buffers() if n.endswith("e_score_correction_bias")}
     routed = sum(n for name, n in sizes.items() if ".experts.w" in name)
     idle = routed // config.num_experts * (config.num_experts - config.num_experts_per_token)
