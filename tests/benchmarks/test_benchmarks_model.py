@@ -22,6 +22,13 @@ def test_left(): pass
 """
 
 
+def test_the_tensors_of_the_text_model_are_as_many_as_its_formula_says() -> None:
+    """Without vision tower and projector, which the preset has."""
+    config = K3Config.preset("k3")
+    assert config.vision_count() > 0
+    assert model.counted("k3") == (config.param_count(), config.active_count()) == (2_779_484_478_208, 104_189_614_848)
+
+
 @pytest.mark.parametrize(
     ("measured", "published", "agrees"),
     [(434.11, 434.1, True), (435.2, 434.1, False), (15.26, 15.3, True), (3.09375, 3.09, True), (3.11, 3.09, False),
